@@ -1,0 +1,19 @@
+# One binary of all tests/cpp/**/*_test.cpp; ctest knows each test by name.
+
+find_package(GTest QUIET)
+if(NOT GTest_FOUND)
+  message(FATAL_ERROR
+    " The C++ tests need GoogleTest. Install it with\n"
+    "   Debian, Ubuntu:  apt-get install -y libgtest-dev\n"
+    "   Fedora, RHEL:    dnf install -y gtest-devel")
+endif()
+include(GoogleTest)
+
+file(GLOB_RECURSE KVSTORE_TEST_SOURCES CONFIGURE_DEPENDS tests/cpp/*.cpp)
+if(NOT KVSTORE_TEST_SOURCES)
+  message(FATAL_ERROR "tests/cpp holds no .cpp file")
+endif()
+add_executable(kvstore_tests ${KVSTORE_TEST_SOURCES})
+target_include_directories(kvstore_tests PRIVATE tests/cpp)
+target_link_libraries(kvstore_tests PRIVATE kvstore_core kvstore_warnings GTest::gtest GTest::gtest_main)
+gtest_discover_tests(kvstore_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 300)
