@@ -1,0 +1,54 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// AlignedBuffer: owned, page-aligned, zeroed memory for direct I/O. release() gives the memory up without
+// freeing it, for the one case where the kernel may still write it (I11).
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/units.h"
+
+namespace kvstore {
+
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(size_t bytes) : bytes_(align_up(bytes, kPageBytes)) {
+    data_ = static_cast<uint8_t*>(std::aligned_alloc(kPageBytes, bytes_));
+    if (data_ == nullptr) throw std::bad_alloc();
+    std::memset(data_, 0, bytes_);
+  }
+  AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  AlignedBuffer(const AlignedBuffer&) = delete;
+  AlignedBuffer& operator=(const AlignedBuffer&) = delete;
+  ~AlignedBuffer() { std::free(data_); }
+
+  uint8_t* data() { return data_; }
+  const uint8_t* data() const { return data_; }
+  size_t size() const { return bytes_; }
+  uint8_t* release() {
+    bytes_ = 0;
+    return std::exchange(data_, nullptr);
+  }
+
+ private:
+  void swap(AlignedBuffer& other) {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  uint8_t* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace kvstore

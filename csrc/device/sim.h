@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// SimDisk and SimDevice: an in-memory device, deterministic from its seed, with faults. A SimDisk is the
+// medium and survives "crashes"; SimDevices are openers of it. Completion happens only inside poll(), in an
+// order that the seed decides, so a single-threaded run replays exactly.
+//
+// Fault model: writes that no flush covered (and were not `durable`) are kept apart, per 512-byte sector; a
+// power cut keeps, drops or tears each sector on its own. Scripted faults hit the n-th matching operation.
+
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "device/device.h"
+
+namespace kvstore::device {
+
+enum class SimFault : uint8_t {
+  kNone,
+  kError,         // -EIO (or `value` as -errno), nothing moved
+  kErrorAfterWrite,  // the bytes land, then -EIO is reported
+  kShort,         // `value` bytes moved (rounded to 512), result says so
+  kAgain,         // -EAGAIN, nothing moved
+  kStuck,         // does not complete until release_stuck(); then `value`==0: normally
+  kLost,          // write: reported done, nothing changed
+  kMisdirected,   // write lands, read comes from, offset `value`
+  kBitRot,        // read: one flipped bit at byte `value` of the request; the medium is unchanged
+  kFlushFails,    // flush reports -EIO, and unflushed sectors are dropped (fsyncgate)
+};
+
+struct SimRule {
+  SimFault fault = SimFault::kNone;
+  std::optional<IoOp> op;                 // only this operation
+  uint64_t first_byte = 0;                // only requests that overlap [first_byte, last_byte)
+  uint64_t last_byte = UINT64_MAX;
+  uint64_t skip = 0;                      // matching requests let through first
+  uint64_t times = 1;                     // then this many are hit
+  uint64_t value = 0;
+};
+
+class SimDisk {
+ public:
+  SimDisk(uint64_t size_bytes, uint64_t seed);
+  ~SimDisk();
+
+  // Operation counters; the crash loop stops at the n-th (reads count too when `count_reads`).
+  uint64_t operations() const;
+  // After `operations` more operations every further request (and all in flight) fails with -ENODEV, as if the process had died.
+  void stop_after(uint64_t operations);
+  bool stopped() const;
+  // Drops, keeps or tears what was not flushed, forgets stops, stuck requests and openers. cache_survives: all is kept (process kill).
+  void power_cut(bool cache_survives);
+
+  void add_rule(SimRule rule);
+  void clear_rules();
+  void release_stuck();
+  uint64_t stuck_count() const;
+
+  // Direct access to the medium, for corruption in tests: what a read would return now.
+  void peek(uint64_t offset_bytes, void* data, uint64_t bytes) const;
+  void poke(uint64_t offset_bytes, const void* data, uint64_t bytes);  // durable at once
+  uint64_t size_bytes() const;
+  void resize(uint64_t size_bytes);
+
+  // Observer of every completed operation, for oracles and order checks. Called inside poll().
+  using Observer = std::function<void(const IoRequest& request)>;
+  void set_observer(Observer observer);
+
+  struct Impl;
+  Impl* impl() { return impl_.get(); }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+struct SimDeviceOptions {
+  std::string path = "sim:0";
+  bool volatile_cache = true;
+  bool is_fabric = false;
+  bool reorder = true;            // completions in seeded random order, else first in first out
+  uint64_t latency_ns = 0;        // of each request, on `clock`; poll() that waits advances a ManualClock
+  uint32_t logical_block_bytes = 512;
+  uint32_t dma_alignment_bytes = 512;
+};
+
+// A device over `disk`, which must outlive it. Thread-safe between queues (one mutex per disk).
+std::unique_ptr<Device> make_sim_device(SimDisk& disk, const SimDeviceOptions& options, Clock& clock);
+
+}  // namespace kvstore::device
