@@ -1,3 +1,5 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
 """Builds the Python module kvstore._core with CMake and Ninja. Everything else is in pyproject.toml.
 
 Switches, all environment variables:
@@ -7,6 +9,7 @@ KVSTORE_SANITIZE=address,undefined | thread
 KVSTORE_STATIC=1           link liburing and the C++ runtime into the module (wheels)
 KVSTORE_WERROR=1           warnings are errors
 KVSTORE_BUILD_JOBS=2       parallel compiler processes
+CMAKE_ARGS=...             further arguments for CMake
 KVSTORE_BUILD_DIR=...      CMake's folder, kept between builds so that only what changed is compiled
 """
 
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,10 +48,13 @@ def build_dir() -> Path:
     chosen = os.environ.get("KVSTORE_BUILD_DIR")
     if chosen:
         return Path(chosen).resolve()
-    kind = "-".join(filter(None, ["debug" if on("KVSTORE_DEBUG") else "release",
-                                  os.environ.get("KVSTORE_SANITIZE", "").replace(",", "-"),
-                                  "static" if on("KVSTORE_STATIC") else ""]))
-    return ROOT / "build" / f"{kind}-{sys.implementation.cache_tag}"
+    parts = [
+        "debug" if on("KVSTORE_DEBUG") else "release",
+        os.environ.get("KVSTORE_SANITIZE", "").replace(",", "-"),
+        "static" if on("KVSTORE_STATIC") else "",
+        sys.implementation.cache_tag,
+    ]
+    return ROOT / "build" / "-".join(part for part in parts if part)
 
 
 class CMakeBuild(build_ext):
@@ -70,7 +77,7 @@ class CMakeBuild(build_ext):
 
     def configure(self, folder: Path, nanobind_dir: str) -> None:
         command = [
-            tool("cmake"), "-S", ROOT, "-B", folder, "-G", "Ninja", "--log-level=NOTICE",
+            tool("cmake"), "-S", ROOT, "-B", folder, "-G", "Ninja",
             f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
             f"-DCMAKE_BUILD_TYPE={'Debug' if on('KVSTORE_DEBUG') else 'Release'}",
             f"-DPython_EXECUTABLE={sys.executable}",
@@ -79,19 +86,20 @@ class CMakeBuild(build_ext):
             f"-DKVSTORE_SANITIZE={os.environ.get('KVSTORE_SANITIZE', '')}",
             f"-DKVSTORE_STATIC={'ON' if on('KVSTORE_STATIC') else 'OFF'}",
             f"-DKVSTORE_WERROR={'ON' if on('KVSTORE_WERROR') else 'OFF'}",
+            *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]  # fmt: skip
-        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         if done.returncode != 0:
             raise CompileError(f"CMake could not configure the build\n{done.stderr.rstrip()}")
         sys.stderr.write(done.stderr)
 
     @staticmethod
     def install_module(built: Path, module: Path) -> None:
-        """Puts the module in place by a rename: a process that has the old one mapped would crash on an overwritten one."""
+        """A rename, because a process that has the old module mapped would crash on an overwritten one."""
         module.parent.mkdir(parents=True, exist_ok=True)
         fresh = module.with_name(f".{module.name}.{os.getpid()}")
         shutil.copy2(built, fresh)
-        os.replace(fresh, module)
+        fresh.replace(module)
 
 
 # From 3.12 on nanobind can keep to the stable ABI, and one wheel serves every later Python.

@@ -26,8 +26,8 @@ clean_root_make() {
 # In a mount namespace of its own, so that /proc goes away with the command.
 clean_root_run() {
   # shellcheck disable=SC2016  # expanded by the inner shell
-  unshare --mount sh -ec 'root=$1; shift; mount -t proc proc "$root/proc"; exec env -i PATH=/usr/bin:/bin \
-    PYTHONPATH=/opt/kvstore chroot "$root" "$@"' sh "$CLEAN_ROOT" "$@"
+  unshare --mount sh -ec 'root=$1; shift; mount -t proc proc "$root/proc"
+    exec chroot "$root" env -i PATH=/usr/bin:/bin PYTHONPATH=/opt/kvstore "$@"' sh "$CLEAN_ROOT" "$@"
 }
 
 # Installs the wheel with what it depends on from outside (there is no pip inside) and runs tests/packaging/smoke.py.
