@@ -21,5 +21,6 @@ target_link_libraries(kvstore_python PRIVATE kvstore_core kvstore_warnings)
 # Nothing of the static libraries is exported: liburing inside the module must not meet another liburing in the process.
 target_link_options(kvstore_python PRIVATE -Wl,--exclude-libs,ALL)
 if(KVSTORE_STATIC)
-  target_link_options(kvstore_python PRIVATE -static-libstdc++ -static-libgcc)
+  # libgcc stays shared: its static unwinder asks for glibc 2.35, every image has the shared one.
+  target_link_options(kvstore_python PRIVATE -static-libstdc++)
 endif()

@@ -108,11 +108,11 @@ def stage_results(results: Path, stage: str) -> tuple[Counter[str], list[Skip]]:
     return total, skips
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path)
     parser.add_argument("--strict-skips", action="store_true")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
 
     total: Counter[str] = Counter()
     skips: list[Skip] = []
