@@ -11,8 +11,11 @@
 #pragma once
 
 #include <array>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "base/checksum.h"
 #include "base/status.h"
@@ -41,8 +44,17 @@ struct BlockHeader {
   uint8_t reserved[47]{};
 };
 static_assert(sizeof(BlockHeader) == 128);
+static_assert(std::is_trivially_copyable_v<BlockHeader>);
+static_assert(offsetof(BlockHeader, magic) == 16);
+static_assert(offsetof(BlockHeader, store_uuid) == 24);
+static_assert(offsetof(BlockHeader, region) == 40);
+static_assert(offsetof(BlockHeader, generation) == 48);
+static_assert(offsetof(BlockHeader, count) == 72);
+static_assert(offsetof(BlockHeader, kind) == 80);
+static_assert(std::endian::native == std::endian::little, "the format is little endian and structs are copied whole");
 
-// Fills magic and checksum. `block` starts with room for the header and is header.block_bytes long.
+// Copies the header to the start of `block` and fills magic, block_bytes (block.size()) and checksum. Everything
+// behind the header must be in place.
 void write_block_header(const BlockHeader& header, std::span<uint8_t> block);
 
 struct ExpectedBlock {
@@ -54,6 +66,7 @@ struct ExpectedBlock {
 };
 
 // kNotFound: never written (all zero or no magic); kCorrupt: ours but damaged or misplaced (message says what).
+// `block` is what was read, whole: its size must be the block's own.
 Result<BlockHeader> read_block_header(std::span<const uint8_t> block, const ExpectedBlock& expected);
 
 }  // namespace kvstore::format

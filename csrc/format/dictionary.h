@@ -39,7 +39,8 @@ class DictionaryWriter {
  public:
   explicit DictionaryWriter(uint32_t blocks_max) : blocks_max_(blocks_max) {}
 
-  // Index of the string, added if need be; nullopt: full (seal the region).
+  // Index of the string, added if need be; nullopt: full (seal the region). A text over kDictionaryTextBytesMax
+  // never fits: check it at the door.
   std::optional<uint16_t> add(DictionaryKind kind, std::string_view text);
 
   bool has_staged() const { return !staged_.empty(); }
@@ -59,12 +60,14 @@ class DictionaryWriter {
   uint32_t blocks_max_;
   uint32_t blocks_used_ = 0;
   uint32_t size_ = 0;
-  uint32_t staged_bytes_ = 0;
+  uint32_t staged_blocks_ = 0;  // that the staged strings will fill
+  uint32_t staged_bytes_ = 0;   // of the last of them
   std::vector<DictionaryEntry> staged_;
   std::unordered_map<std::string, uint16_t> known_;  // kind byte + text -> index
 };
 
-// Appends the entries of one block. kCorrupt on bytes that do not parse, whatever they are.
+// Appends the entries of one block, all or none. kNotFound and kCorrupt as read_block_header, kStale for another
+// generation, kCorrupt on bytes that do not parse, whatever they are.
 Status decode_dictionary_block(std::span<const uint8_t> page, const ExpectedBlock& expected, uint64_t generation,
                                std::vector<DictionaryEntry>& entries);
 

@@ -26,6 +26,17 @@ inline constexpr uint64_t kMetadataOffset = 32 * kMiB;
 inline constexpr uint32_t kSuperblockCopies = 4;
 inline constexpr uint64_t kDefaultMinBlockBytes = 256 * kKiB;
 
+// Bounds of what is accepted, from a caller or from a device.
+inline constexpr uint64_t kDeviceBytesMax = uint64_t{1} << 60;
+inline constexpr uint64_t kRegionBytesMin = 64 * kKiB;
+inline constexpr uint64_t kRegionBytesMax = 1024 * kGiB;
+inline constexpr uint64_t kBlockBytesMax = 4 * kGiB - kPageBytes;  // payload_bytes is 32 bits wide
+inline constexpr uint32_t kRegionsMax = 1u << 24;
+inline constexpr uint32_t kSlotsMax = 1u << 24;
+
+// Where the superblock copies of a device of this size are; a size that is no multiple of 4 KiB is rounded down.
+std::array<uint64_t, kSuperblockCopies> superblock_offsets(uint64_t device_bytes);
+
 struct Geometry {
   uint64_t device_bytes = 0;
   uint64_t region_bytes = 0;       // multiple of 4 KiB, power of two when chosen by us
@@ -59,11 +70,12 @@ struct GeometryOptions {
   uint64_t device_bytes = 0;
   uint64_t region_bytes = 0;          // 0: chosen: at least 64 regions, 8-16 blocks of block_bytes each, 64 MiB..16 GiB
   uint64_t block_bytes = 0;           // of the layout the user tells of; 0: unknown
-  uint64_t min_block_bytes = kDefaultMinBlockBytes;
+  uint64_t min_block_bytes = kDefaultMinBlockBytes;  // lowered to block_bytes where that is smaller
 };
 
 // Errors: kInvalid with the field, its value and the allowed range (device too small for one region, region
-// smaller than a block, ...). Small sizes are allowed when asked for explicitly (tests use 1 MiB regions).
+// smaller than a block, ...). Explicit region_bytes may be as small as 64 KiB (tests); chosen ones are below 64 MiB
+// only where eight of 64 MiB do not fit.
 Result<Geometry> choose_geometry(const GeometryOptions& options);
 
 // Re-checks a geometry read from a device: every offset in range, no overlap, no overflow on hostile values.

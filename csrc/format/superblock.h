@@ -24,6 +24,8 @@
 
 namespace kvstore::format {
 
+inline constexpr uint64_t kSuperblockMagic = 0x0045524f5453564bULL;  // "KVSTORE\0" little endian
+inline constexpr uint32_t kSuperblockChecksumFrom = 20;  // checksum (16 bytes) and copy (4) come before
 inline constexpr uint32_t kFormatVersion = 0;
 inline constexpr uint64_t kIncompatExperimental = 1;  // set while the version is 0
 inline constexpr uint64_t kIncompatKnown = kIncompatExperimental;
@@ -48,7 +50,7 @@ struct Superblock {
   Uuid store_uuid{};           // of this device's store; generations never restart within it
   Uuid pool_uuid{};            // of the set of devices opened together
   uint32_t member_index = 0;   // this device's place in members
-  std::vector<Uuid> members;   // store uuids of the pool, in order
+  std::vector<Uuid> members;   // store uuids of the pool, in order; members[member_index] == store_uuid
   std::string nguid, eui64, serial;  // of the device at format; empty: unknown. <= 32, 16, 40 characters
   uint32_t logical_block_bytes = 0;
   Geometry geometry;
@@ -67,12 +69,13 @@ void encode_superblock(const Superblock& superblock, uint32_t copy, std::span<ui
 
 enum class CopyState : uint8_t { kAbsent, kValid, kDamaged, kUnreadable };
 
-// One copy's bytes -> its state; never undefined behaviour on hostile bytes.
+// One copy's bytes -> its state; never undefined behaviour on hostile bytes. `out` is set when kValid: whole for a
+// version and incompat flags that this build knows, else version, flags, uuids and sequence only.
 CopyState decode_superblock(std::span<const uint8_t> page, uint32_t copy, Superblock& out, std::string& why);
 
 enum class QuorumVerdict : uint8_t {
   kOk,
-  kNoStore,      // no copy bears our magic
+  kNoStore,      // no copy bears our magic, or a format was cut short (two copies zero, no two agree)
   kCorrupt,      // ours, but no two copies agree, or two uuids have a quorum each
   kTryAgain,     // unreadable copies hide the answer
   kUnsupported,  // a version or incompat flag this build does not know
@@ -81,7 +84,7 @@ enum class QuorumVerdict : uint8_t {
 struct Quorum {
   QuorumVerdict verdict = QuorumVerdict::kNoStore;
   std::string why;
-  Superblock superblock;                       // when kOk
+  Superblock superblock;                         // when kOk; its first fields when kUnsupported
   std::array<bool, kSuperblockCopies> repair{};  // copies to rewrite
 };
 
