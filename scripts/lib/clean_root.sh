@@ -40,7 +40,7 @@ clean_root_smoke() {
   there=$(clean_root_run python3 -c 'import sys; print(sys.implementation.cache_tag)')
   [ "$here" = "$there" ] || die "the wheel is for $here, the clean root has $there: set KVSTORE_PYTHON to the system's"
   rm -rf "$CLEAN_ROOT/opt/kvstore"
-  pip install -q --no-warn-conflicts --target "$CLEAN_ROOT/opt/kvstore" "$wheel"
+  pip_install --target "$CLEAN_ROOT/opt/kvstore" "$wheel"
   install -m 644 tests/packaging/smoke.py "$CLEAN_ROOT/opt/smoke.py"
   clean_root_run python3 /opt/smoke.py
 }

@@ -7,7 +7,7 @@ VENV=$ROOT/.venv
 cd "$ROOT"
 
 export PATH=$VENV/bin:$PATH
-export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_CONSTRAINT=$ROOT/scripts/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK=1
 export KVSTORE_BUILD_JOBS=${KVSTORE_BUILD_JOBS:-$(nproc)}
 # The module and the C++ tests share one CMake folder, so that the core is compiled once.
 export KVSTORE_BUILD_DIR=${KVSTORE_BUILD_DIR:-$ROOT/build/dev}
@@ -46,5 +46,7 @@ once() {
   echo "$key" >"$stamp"
   say "setup: $1 took $((SECONDS - started)) s"
 }
+
+pip_install() { pip install -q --no-warn-conflicts --constraint "$ROOT/scripts/constraints.txt" "$@"; }
 
 hash_of() { cat "$@" | sha256sum | cut -c 1-16; }

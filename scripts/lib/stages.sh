@@ -6,7 +6,8 @@ RESULTS=$ROOT/build/results
 
 run_stage() {
   local name=$1 started=$SECONDS status
-  say "" "== $name"
+  say ""
+  say "== $name"
   set +e
   (set -e; "stage_$name")
   status=$?
