@@ -28,7 +28,7 @@ enum class SimFault : uint8_t {
   kErrorAfterWrite,  // the bytes land, then -EIO is reported
   kShort,         // `value` bytes moved (rounded to 512), result says so
   kAgain,         // -EAGAIN, nothing moved
-  kStuck,         // does not complete until release_stuck(); then `value`==0: normally
+  kStuck,         // does not complete until release_stuck(); then normally (`value` != 0: with -value)
   kLost,          // write: reported done, nothing changed
   kMisdirected,   // write lands, read comes from, offset `value`
   kBitRot,        // read: one flipped bit at byte `value` of the request; the medium is unchanged
@@ -50,16 +50,22 @@ class SimDisk {
   SimDisk(uint64_t size_bytes, uint64_t seed);
   ~SimDisk();
 
-  // Operation counters; the crash loop stops at the n-th (reads count too when `count_reads`).
+  // Writes and flushes executed so far; the crash loop stops at the n-th. Reads count once set_count_reads(true).
   uint64_t operations() const;
-  // After `operations` more operations every further request (and all in flight) fails with -ENODEV, as if the process had died.
+  void set_count_reads(bool count_reads);
+  // After `operations` more operations every further request (and all in flight) fails with -ENODEV, as if the
+  // process had died. Writes in flight land not at all, in part, or whole, as they would in the kernel.
   void stop_after(uint64_t operations);
   bool stopped() const;
-  // Drops, keeps or tears what was not flushed, forgets stops, stuck requests and openers. cache_survives: all is kept (process kill).
+  // Drops, keeps or tears what was not flushed, forgets stops, stuck requests and openers: queues that exist now
+  // answer -ENODEV for ever. cache_survives: all is kept (process kill).
   void power_cut(bool cache_survives);
 
+  // Rules are tried in the order added when a request is submitted; the first that hits decides.
   void add_rule(SimRule rule);
   void clear_rules();
+  // Lets stuck requests complete, now and those of queues destroyed since: their writes then land late, as ghost
+  // writes do.
   void release_stuck();
   uint64_t stuck_count() const;
 
@@ -69,7 +75,8 @@ class SimDisk {
   uint64_t size_bytes() const;
   void resize(uint64_t size_bytes);
 
-  // Observer of every completed operation, for oracles and order checks. Called inside poll().
+  // Observer of every completed operation, for oracles and order checks. Called inside poll(), right after the
+  // operation; it may call this SimDisk, not the queue.
   using Observer = std::function<void(const IoRequest& request)>;
   void set_observer(Observer observer);
 

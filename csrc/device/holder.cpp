@@ -1,0 +1,208 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "device/holder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "device/block_facts.h"
+
+namespace kvstore::device {
+namespace {
+
+constexpr size_t kCommandCharsMax = 120;
+
+struct Directory {
+  explicit Directory(const std::string& path) : handle(opendir(path.c_str())) {}
+  ~Directory() {
+    if (handle != nullptr) closedir(handle);
+  }
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+  DIR* handle;
+};
+
+std::vector<std::string> numeric_entries(const std::string& path) {
+  std::vector<std::string> names;
+  const Directory directory(path);
+  if (directory.handle == nullptr) return names;
+  while (const dirent* entry = readdir(directory.handle)) {
+    if (std::isdigit(static_cast<unsigned char>(entry->d_name[0]))) names.emplace_back(entry->d_name);
+  }
+  return names;
+}
+
+std::string command_of(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/cmdline", std::ios::binary);
+  std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::replace(command.begin(), command.end(), '\0', ' ');
+  while (!command.empty() && command.back() == ' ') command.pop_back();
+  if (command.empty()) command = read_line("/proc/" + pid + "/comm");
+  if (command.size() > kCommandCharsMax) command = command.substr(0, kCommandCharsMax) + "..";
+  return command;
+}
+
+// When the process started, as "2026-03-01 12:00:00 UTC"; empty when it has just ended.
+std::string started_at(const std::string& pid) {
+  std::string line = read_line("/proc/" + pid + "/stat");
+  const size_t after_name = line.rfind(')');  // the name may hold blanks and brackets
+  if (after_name == std::string::npos) return "";
+  std::istringstream fields(line.substr(after_name + 1));
+  std::string field;
+  for (int i = 0; i < 20; ++i) fields >> field;  // field 22 of the line: start time in clock ticks after boot
+  const long ticks_per_second = sysconf(_SC_CLK_TCK);
+  timespec wall{}, boot{};
+  clock_gettime(CLOCK_REALTIME, &wall);
+  clock_gettime(CLOCK_BOOTTIME, &boot);
+  const long long start_seconds = std::strtoll(field.c_str(), nullptr, 10) / std::max(1L, ticks_per_second);
+  const time_t start = static_cast<time_t>(wall.tv_sec - boot.tv_sec + start_seconds);
+  tm parts{};
+  gmtime_r(&start, &parts);
+  char text[32];
+  strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &parts);
+  return text;
+}
+
+std::string describe_process(const std::string& pid) {
+  const std::string since = started_at(pid);
+  const std::string self = pid == std::to_string(getpid()) ? "this process, " : "process ";
+  return self + pid + " (" + command_of(pid) + ")" + (since.empty() ? "" : ", running since " + since);
+}
+
+// The process that /proc/locks names for the file, or empty. Open-file-description locks name nobody (-1).
+std::string lock_owner(const struct stat& facts) {
+  const std::string inode = format_text("%02x:%02x:%llu", major(facts.st_dev), minor(facts.st_dev),
+                                        static_cast<unsigned long long>(facts.st_ino));
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    if (line.find("->") != std::string::npos) continue;  // waits for a lock
+    std::istringstream fields(line);
+    std::string number, type, advice, access, pid, where;
+    fields >> number >> type >> advice >> access >> pid >> where;
+    if (where == inode && pid != "-1" && pid != "0") return pid;
+  }
+  return "";
+}
+
+struct OpenFile {
+  std::string pid;
+  bool writable = false;
+};
+
+bool is_writable(const std::string& pid, const std::string& fd) {
+  std::ifstream info("/proc/" + pid + "/fdinfo/" + fd);
+  for (std::string word; info >> word;) {
+    if (word != "flags:") continue;
+    info >> word;
+    return (std::strtoul(word.c_str(), nullptr, 8) & O_ACCMODE) != O_RDONLY;
+  }
+  return false;
+}
+
+template <typename Matches>
+std::vector<OpenFile> processes_that_have_open(Matches matches) {
+  std::vector<OpenFile> found;
+  for (const std::string& pid : numeric_entries("/proc")) {
+    for (const std::string& fd : numeric_entries("/proc/" + pid + "/fd")) {
+      struct stat target {};
+      // stat follows the magic link to the open file itself, whatever its path has become.
+      if (stat(("/proc/" + pid + "/fd/" + fd).c_str(), &target) != 0 || !matches(target)) continue;
+      found.push_back({pid, is_writable(pid, fd)});
+    }
+  }
+  return found;
+}
+
+Holder name_process(const std::vector<OpenFile>& open_files, const std::string& preferred_pid) {
+  const OpenFile* best = nullptr;
+  for (const OpenFile& open_file : open_files) {
+    if (open_file.pid == preferred_pid) return {true, describe_process(preferred_pid)};
+    // A reader (blkid, udev) cannot be what holds a device exclusively when a writer is there too.
+    if (best == nullptr || (open_file.writable && !best->writable)) best = &open_file;
+  }
+  if (best != nullptr) return {true, describe_process(best->pid)};
+  return {};
+}
+
+std::string mount_point(const std::vector<dev_t>& devices) {
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    std::istringstream fields(line);
+    std::string id, parent, number, root, where;
+    fields >> id >> parent >> number >> root >> where;
+    for (const dev_t device : devices) {
+      if (number == format_text("%u:%u", major(device), minor(device))) return where;
+    }
+  }
+  return "";
+}
+
+std::string swap_device(const std::vector<dev_t>& devices) {
+  std::ifstream swaps("/proc/swaps");
+  for (std::string path, line; swaps >> path; std::getline(swaps, line)) {
+    struct stat facts {};
+    if (stat(path.c_str(), &facts) != 0 || !S_ISBLK(facts.st_mode)) continue;
+    if (std::find(devices.begin(), devices.end(), facts.st_rdev) != devices.end()) return path;
+  }
+  return "";
+}
+
+Holder find_device_holder(const struct stat& facts) {
+  const BlockFacts block = read_block_facts("/sys", facts.st_rdev);
+  const std::vector<dev_t>& devices = block.related_devices;
+  if (const std::string where = mount_point(devices); !where.empty()) return {true, "mounted at " + where};
+  if (!block.holder_names.empty()) return {true, "part of " + block.holder_names.front()};
+  if (const std::string path = swap_device(devices); !path.empty()) return {true, "swap on " + path};
+  return name_process(processes_that_have_open([&](const struct stat& target) {
+                        return S_ISBLK(target.st_mode) &&
+                               std::find(devices.begin(), devices.end(), target.st_rdev) != devices.end();
+                      }),
+                      "");
+}
+
+Holder find_file_holder(const struct stat& facts) {
+  const std::string owner = lock_owner(facts);
+  Holder holder = name_process(processes_that_have_open([&](const struct stat& target) {
+                                 return target.st_dev == facts.st_dev && target.st_ino == facts.st_ino;
+                               }),
+                               owner);
+  if (holder.alive || owner.empty()) return holder;
+  // Another user's process: its descriptors are hidden, but the lock names it. A name that shows the file's
+  // descriptors and does not have it open is a lock that outlives its owner's close.
+  const Directory descriptors("/proc/" + owner + "/fd");
+  struct stat process {};
+  if (descriptors.handle == nullptr && stat(("/proc/" + owner).c_str(), &process) == 0) {
+    return {true, describe_process(owner)};
+  }
+  return holder;
+}
+
+}  // namespace
+
+Holder find_holder(const struct stat& facts) {
+  Holder holder = S_ISBLK(facts.st_mode) ? find_device_holder(facts) : find_file_holder(facts);
+  if (!holder.alive) {
+    holder.description = geteuid() == 0 ? "no living process has it open (another container or host namespace, or the "
+                                          "kernel has not let go of a killed one)"
+                                        : "no process visible to this user has it open";
+  }
+  return holder;
+}
+
+}  // namespace kvstore::device

@@ -1,0 +1,25 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// ThreadsQueue: an IoQueue that is a bounded pool of threads in preadv2 and pwritev2, for where io_uring is
+// refused. Several times slower per small request (two hand-overs), the same contract.
+//
+// The threads hold duplicates of the descriptors. Destroying a queue with requests in flight returns at once:
+// requests that no thread has begun are dropped, threads that the kernel holds are left behind with their
+// duplicates until it lets go, so a late write can never reach a recycled descriptor. The requests, iovecs and
+// buffers must then never be freed (I11).
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "device/device.h"
+
+namespace kvstore::device {
+
+// At most min(threads, options.depth) threads; single_issuer makes no difference.
+Result<std::unique_ptr<IoQueue>> make_threads_queue(const std::vector<int>& fds, const QueueOptions& options,
+                                                    uint32_t threads);
+
+}  // namespace kvstore::device
