@@ -56,14 +56,14 @@ stage_long() {
 stage_sanitize() {
   export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:abort_on_error=1
   export UBSAN_OPTIONS=print_stacktrace=1
-  ctest_in "$ROOT/build/asan" sanitize -DKVSTORE_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo
+  ctest_in "$ROOT/build/asan" sanitize -DKVSTORE_SANITIZE=address,undefined
 }
 
 # Without address space randomisation, because the runtime of GCC 12 refuses the layouts of current kernels.
 stage_tsan() {
   export CTEST_PREFIX="setarch -R"
   export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
-  ctest_in "$ROOT/build/tsan" tsan -DKVSTORE_SANITIZE=thread -DCMAKE_BUILD_TYPE=RelWithDebInfo
+  ctest_in "$ROOT/build/tsan" tsan -DKVSTORE_SANITIZE=thread
 }
 
 stage_wheel() {
