@@ -51,7 +51,12 @@ Result<BlockHeader> read_block_header(std::span<const uint8_t> block, const Expe
                                                kind_name(expected.kind), expected.number));
   }
   if (header.checksum != checksum_of(block)) return corrupt(expected, "checksum mismatch");
-  if (header.store_uuid != expected.store_uuid) return corrupt(expected, "of another store");
+  if (header.store_uuid != expected.store_uuid) {
+    // Whole, and of a store that was here before the last format: as good as never written. (A damaged block may be
+    // ours, whatever uuid it shows, and a region must not restart its generations over one; I2.)
+    return Status(Code::kNotFound, format_text("region %u: %s block %u is of an earlier store", expected.region.value,
+                                               kind_name(expected.kind), expected.number));
+  }
   if (header.region != expected.region.value) return corrupt(expected, format_text("of region %u", header.region));
   if (header.kind != expected.kind) {
     return corrupt(expected, format_text("is of kind %u", static_cast<unsigned>(header.kind)));

@@ -34,7 +34,7 @@ struct BlockHeader {
   uint64_t magic = 0;
   Uuid store_uuid{};
   uint32_t region = 0;
-  uint32_t number = 0;         // dictionary block, D block (also in T: which D it will become), pair copy for H and bitmap
+  uint32_t number = 0;         // of dictionary or D block; in T: which D it will become; H, bitmap: pair copy
   uint64_t generation = 0;
   uint64_t sequence = 0;       // of this block within the pair or stream; the higher of a pair is the newer
   uint64_t owner_epoch = 0;
@@ -65,7 +65,8 @@ struct ExpectedBlock {
   bool any_number = false;
 };
 
-// kNotFound: never written (all zero or no magic); kCorrupt: ours but damaged or misplaced (message says what).
+// kNotFound: never written by this store (all zero, no magic, or a whole block of an earlier store);
+// kCorrupt: damaged or misplaced (message says what).
 // `block` is what was read, whole: its size must be the block's own.
 Result<BlockHeader> read_block_header(std::span<const uint8_t> block, const ExpectedBlock& expected);
 

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Dictionary: the strings that a region's descriptors refer to by index: the canonical JSON of each space and
-// each salt with blocks in this region. Packed length-prefixed (u8 kind, u16 length, bytes) into 4 KiB blocks, in order of
-// first use, each block durable before the first descriptor that uses it (I10). A region explains itself: full
+// each salt with blocks in this region. Packed length-prefixed (u8 kind, u16 length, bytes) into 4 KiB blocks, in order
+// of first use, each block durable before the first descriptor that uses it (I10). A region explains itself: full
 // keys can be listed with no other file. A string never crosses a block. No I/O.
 //
 // A block is written once, with what one commit staged, and never rewritten, so a torn write loses only strings

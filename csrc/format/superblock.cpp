@@ -14,9 +14,6 @@
 namespace kvstore::format {
 namespace {
 
-constexpr size_t kNguidBytes = 32;
-constexpr size_t kEui64Bytes = 16;
-constexpr size_t kSerialBytes = 40;
 constexpr size_t kSectorBytes = 512;
 
 #pragma pack(push, 1)
@@ -52,9 +49,9 @@ struct SuperblockDisk {
   uint64_t owner_epoch;      // 192
   Uuid owner_host;           // 200
   Uuid owner_nonce;          // 216
-  char nguid[kNguidBytes];   // 232
-  char eui64[kEui64Bytes];   // 264
-  char serial[kSerialBytes];  // 280
+  char nguid[kNguidCharactersMax];    // 232
+  char eui64[kEui64CharactersMax];    // 264
+  char serial[kSerialCharactersMax];  // 280
   Uuid members[kMembersMax];  // 320
   uint8_t reserved1[3264];   // 832
 };

@@ -31,6 +31,9 @@ inline constexpr uint64_t kIncompatExperimental = 1;  // set while the version i
 inline constexpr uint64_t kIncompatKnown = kIncompatExperimental;
 inline constexpr uint64_t kRoCompatKnown = 0;
 inline constexpr uint32_t kMembersMax = 32;
+inline constexpr uint32_t kNguidCharactersMax = 32;
+inline constexpr uint32_t kEui64CharactersMax = 16;
+inline constexpr uint32_t kSerialCharactersMax = 40;
 inline constexpr uint32_t kSuperblocksToWrite = 3;
 inline constexpr uint32_t kSuperblocksToOpen = 2;
 
@@ -51,7 +54,7 @@ struct Superblock {
   Uuid pool_uuid{};            // of the set of devices opened together
   uint32_t member_index = 0;   // this device's place in members
   std::vector<Uuid> members;   // store uuids of the pool, in order; members[member_index] == store_uuid
-  std::string nguid, eui64, serial;  // of the device at format; empty: unknown. <= 32, 16, 40 characters
+  std::string nguid, eui64, serial;  // of the device at format, printable; empty: unknown
   uint32_t logical_block_bytes = 0;
   Geometry geometry;
   FingerprintSecret fingerprint_secret{};

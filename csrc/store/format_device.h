@@ -20,7 +20,7 @@
 namespace kvstore::store {
 
 struct FormatOptions {
-  uint64_t region_bytes = 0;      // 0: chosen from block_bytes and the device size
+  uint64_t region_bytes = 0;      // 0: chosen from block_bytes and the device size, see format/geometry.h
   uint64_t block_bytes = 0;       // of the layout the user tells of; 0: unknown
   uint64_t min_block_bytes = format::kDefaultMinBlockBytes;
   uint64_t file_bytes = 0;        // create (or grow) a regular file of this size, sparse
@@ -34,14 +34,21 @@ struct FormatPlan {               // what would be done; printed by the command 
   std::string found;              // "" or what is there: "ext4 file system", "gpt partition table", "kvstore store <uuid>"
 };
 
-// What is on the device that is not ours: by signature (GPT, MBR, ext, xfs, btrfs, LVM, md, swap, zfs, LUKS, ...). Empty: nothing.
+// What is on the device that is not ours: by blkid where it is installed, and by signature (GPT, MBR, ext, xfs, btrfs,
+// LVM, md, swap, zfs, LUKS, ...). Empty: nothing, or a kvstore store.
 Result<std::string> probe_foreign(device::Device& device);
 
-Result<std::vector<FormatPlan>> plan_format(const std::vector<std::string>& paths, const FormatOptions& options, Clock& clock);
+// Opens each path as its only owner (kBusy: held, mounted) and writes nothing. A path that does not exist is planned
+// when file_bytes says how large to make it (kNotFound else).
+Result<std::vector<FormatPlan>> plan_format(const std::vector<std::string>& paths, const FormatOptions& options,
+                                            Clock& clock);
+
+// Errors, each with the path and the mend: kForeign (holds something that is not ours), kOtherStore (holds a store,
+// whose uuid and date it names), kBusy, kInvalid (sizes), kNotFound, kIo. With `force` the first two do not stop it.
 Result<std::vector<format::Superblock>> format_pool(const std::vector<std::string>& paths, const FormatOptions& options,
                                                     Clock& clock, Random& random);
 
-// The same on devices that are already open (simulated ones).
+// The same on devices that are already open (simulated ones). Devices in order become members in order.
 Result<std::vector<format::Superblock>> format_devices(const std::vector<device::Device*>& devices,
                                                        const FormatOptions& options, Clock& clock, Random& random);
 

@@ -5,7 +5,7 @@
 //
 // Guarantees: an update counts only when >= 3 copies were written durably and read back equal; otherwise it is an
 // error and the store must not be written. Copies are updated one after the other, so that a crash at any point
-// leaves >= 2 copies of the old or of the new sequence.
+// leaves >= 2 copies of the old or of the new sequence. One copy may be bad for good.
 
 #pragma once
 
@@ -14,19 +14,32 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "device/blocking_io.h"
+#include "device/device.h"
 #include "format/superblock.h"
 
 namespace kvstore::store {
 
+// Reads the copies that lie on the device and judges them; what could not be read is an unreadable copy.
+format::Quorum read_quorum(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes);
+
 // The answers of open are kept apart: kNotFound (no store here), kForeign, kCorrupt, kBusy (try again),
-// kUnsupported. Does not write.
+// kUnsupported. Does not write. The Quorum is always kOk.
 Result<format::Quorum> read_superblock(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes);
 
-// Writes `superblock` with sequence + 1 (stored into it) to all copies, verifies, and fails unless >= 3 hold it.
+// The identity as the superblock keeps it: cut to its fields, unprintable characters replaced.
+device::DeviceIdentity storable_identity(const device::DeviceIdentity& identity);
+
+// Whether this is the device that was formatted: kOtherStore when its identity differs (a copy of the store, or a path
+// that now leads elsewhere), kInvalid when it was resized, or reads and writes in larger units.
+Status check_device(const format::Superblock& superblock, const device::DeviceInfo& info);
+
+// Writes `superblock` with sequence + 1 (stored into it, even on failure: a sequence is never used for two contents)
+// to all copies, verifies, and fails unless >= 3 hold it. Gives up once three are out of reach.
 Status update_superblock(device::BlockingIo& io, uint16_t device_index, format::Superblock& superblock);
 
 // Claims the device for this opening: raises the epoch and stores the record before any other write. After an
 // unclean close by another host: writes the record, waits two heartbeat periods, re-reads, and wins only if unchanged.
+// kFenced: somebody else won. kUnsupported: a ro_compat flag forbids this build to write.
 struct ClaimOptions {
   format::Uuid host{};
   format::Uuid nonce{};
@@ -35,7 +48,8 @@ struct ClaimOptions {
 Result<format::Superblock> claim_device(device::BlockingIo& io, uint16_t device_index, format::Superblock superblock,
                                         const ClaimOptions& options, Clock& clock);
 
-// Re-reads the record. kFenced when a higher epoch or another nonce of the same epoch is there; kIo when unreadable.
+// Re-reads the record. kFenced when it is not ours any more (a higher epoch, another nonce, or no store at all: it was
+// formatted); kIo when the copies that could be read do not tell; kCorrupt, kUnsupported as read_superblock.
 Status confirm_ownership(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes,
                          const format::OwnerRecord& mine);
 

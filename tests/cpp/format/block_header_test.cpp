@@ -49,14 +49,21 @@ TEST(BlockHeader, NeverWrittenIsNotFound) {
 
 TEST(BlockHeader, AMisplacedBlockIsCorrupt) {
   samples::Pages block = written(BlockKind::kDescriptors);
-  const Uuid other_store = samples::uuid(0x21);
   const Uuid store = samples::uuid(0x20);
   const auto code = [&](const ExpectedBlock& expected) { return read_block_header(block, expected).status().code(); };
-  EXPECT_EQ(code({other_store, RegionId(7), BlockKind::kDescriptors, 3}), Code::kCorrupt);
   EXPECT_EQ(code({store, RegionId(8), BlockKind::kDescriptors, 3}), Code::kCorrupt);
   EXPECT_EQ(code({store, RegionId(7), BlockKind::kTail, 3}), Code::kCorrupt);
   EXPECT_EQ(code({store, RegionId(7), BlockKind::kDescriptors, 4}), Code::kCorrupt);
   EXPECT_EQ(code({store, RegionId(7), BlockKind::kDescriptors, 4, true}), Code::kOk);
+}
+
+TEST(BlockHeader, ABlockOfAnEarlierStoreIsNotFoundUnlessItIsDamaged) {
+  samples::Pages block = written(BlockKind::kHeader);
+  const Uuid store = samples::uuid(0x21);
+  const ExpectedBlock expected{store, RegionId(7), BlockKind::kHeader, 3};
+  EXPECT_EQ(read_block_header(block, expected).status().code(), Code::kNotFound);
+  block[200] = 1;
+  EXPECT_EQ(read_block_header(block, expected).status().code(), Code::kCorrupt);
 }
 
 TEST(BlockHeader, ATailMayBearAnyNumber) {

@@ -1,0 +1,194 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "store/superblock_io.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/aligned.h"
+#include "base/units.h"
+#include "store/foreign_signatures.h"
+
+namespace kvstore::store {
+namespace {
+
+using format::kSuperblockCopies;
+using format::kSuperblocksToWrite;
+using format::OwnerRecord;
+using format::Quorum;
+using format::QuorumVerdict;
+using format::Superblock;
+
+std::span<const uint8_t> page_of(const AlignedBuffer& buffer) { return {buffer.data(), kPageBytes}; }
+
+bool lies_on(uint64_t offset_bytes, uint64_t device_bytes) {
+  return device_bytes >= kPageBytes && offset_bytes <= device_bytes - kPageBytes;
+}
+
+Status status_of(const Quorum& quorum) {
+  switch (quorum.verdict) {
+    case QuorumVerdict::kOk: return Status();
+    case QuorumVerdict::kNoStore: return Status(Code::kNotFound, "no kvstore store here: " + quorum.why);
+    case QuorumVerdict::kCorrupt:
+      return Status(Code::kCorrupt, "the superblock copies of this store contradict each other: " + quorum.why);
+    case QuorumVerdict::kTryAgain:
+      return Status(Code::kBusy, "unreadable superblock copies hide the answer, try again: " + quorum.why);
+    case QuorumVerdict::kUnsupported: return Status(Code::kUnsupported, "made by a later kvstore: " + quorum.why);
+  }
+  return Status(Code::kCorrupt, quorum.why);
+}
+
+std::string describe(const OwnerRecord& record) {
+  return format_text("epoch %llu of host %s", static_cast<unsigned long long>(record.epoch),
+                     format::uuid_text(record.host).c_str());
+}
+
+bool holds(device::BlockingIo& io, uint16_t device_index, uint64_t offset_bytes, const AlignedBuffer& wanted) {
+  AlignedBuffer found(kPageBytes);
+  if (!io.read(device_index, offset_bytes, found, kPageBytes).ok()) return false;
+  return std::memcmp(found.data(), wanted.data(), kPageBytes) == 0;
+}
+
+Status check_identity_field(const char* field, const std::string& formatted, const std::string& found,
+                            const std::string& path) {
+  // Empty: a kernel or a device that did not tell.
+  if (formatted.empty() || found.empty() || formatted == found) return Status();
+  return Status(Code::kOtherStore, format_text("%s is not the device that was formatted: its %s is %s, the superblock "
+                                               "names %s (a copied store, or a path that leads elsewhere now)",
+                                               path.c_str(), field, found.c_str(), formatted.c_str()));
+}
+
+// As the superblock can hold it: printable, and not longer than its field.
+std::string identity_text(const std::string& text, size_t characters_max) {
+  std::string cleaned = text.substr(0, characters_max);
+  for (char& c : cleaned) {
+    if (c < 0x20 || c >= 0x7f) c = '?';
+  }
+  return cleaned;
+}
+
+}  // namespace
+
+Quorum read_quorum(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes) {
+  std::array<AlignedBuffer, kSuperblockCopies> buffers;
+  std::array<format::CopyRead, kSuperblockCopies> copies;
+  const auto offsets = format::superblock_offsets(device_bytes);
+  std::string errors;
+  for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    buffers[i] = AlignedBuffer(kPageBytes);
+    Status status;
+    // Past the end of a small device nothing was ever written: zeros. One read at a time, each into memory of its own,
+    // so that a copy that cannot be read costs that copy only.
+    if (lies_on(offsets[i], device_bytes)) status = io.read(device_index, offsets[i], buffers[i], kPageBytes);
+    copies[i].readable = status.ok();
+    if (status.ok()) copies[i].page = page_of(buffers[i]);
+    if (!status.ok()) errors += "; " + status.message();
+  }
+  Quorum quorum = format::choose_superblock(copies);
+  quorum.why += errors;
+  return quorum;
+}
+
+Result<Quorum> read_superblock(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes) {
+  Quorum quorum = read_quorum(io, device_index, device_bytes);
+  if (quorum.verdict == QuorumVerdict::kNoStore) {
+    const Result<std::string> foreign = read_signature(io, device_index, device_bytes);
+    if (foreign.ok() && !foreign.value().empty()) {
+      return Status(Code::kForeign, "no kvstore store here, but: " + foreign.value());
+    }
+  }
+  KVS_TRY(status_of(quorum));
+  return quorum;
+}
+
+device::DeviceIdentity storable_identity(const device::DeviceIdentity& identity) {
+  return {identity_text(identity.nguid, format::kNguidCharactersMax),
+          identity_text(identity.eui64, format::kEui64CharactersMax),
+          identity_text(identity.serial, format::kSerialCharactersMax)};
+}
+
+Status check_device(const Superblock& superblock, const device::DeviceInfo& info) {
+  const device::DeviceIdentity found = storable_identity(info.identity);
+  KVS_TRY(check_identity_field("NGUID", superblock.nguid, found.nguid, info.path));
+  KVS_TRY(check_identity_field("EUI-64", superblock.eui64, found.eui64, info.path));
+  KVS_TRY(check_identity_field("serial number", superblock.serial, found.serial, info.path));
+  const uint64_t size_bytes = align_down(info.size_bytes, kPageBytes);
+  if (size_bytes != superblock.geometry.device_bytes) {
+    return Status(Code::kInvalid, format_text("%s was resized: %llu bytes now, %llu when it was formatted",
+                                              info.path.c_str(), static_cast<unsigned long long>(size_bytes),
+                                              static_cast<unsigned long long>(superblock.geometry.device_bytes)));
+  }
+  if (info.logical_block_bytes > kPageBytes) {
+    return Status(Code::kInvalid, format_text("%s has logical blocks of %u bytes, more than 4096", info.path.c_str(),
+                                              info.logical_block_bytes));
+  }
+  return Status();
+}
+
+Status update_superblock(device::BlockingIo& io, uint16_t device_index, Superblock& superblock) {
+  ++superblock.sequence;
+  const auto offsets = superblock.geometry.superblock_offsets();
+  std::array<AlignedBuffer, kSuperblockCopies> pages;
+  Status first_error;
+  uint32_t written = 0;
+  for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    pages[i] = AlignedBuffer(kPageBytes);
+    format::encode_superblock(superblock, i, {pages[i].data(), kPageBytes});
+    const Status status = io.write(device_index, offsets[i], pages[i], kPageBytes, true);
+    if (status.ok()) ++written;
+    if (!status.ok() && first_error.ok()) first_error = status;
+    // The more old copies are left alone, the surer the old superblock is what the next open finds.
+    const uint32_t still_possible = written + (kSuperblockCopies - 1 - i);
+    if (still_possible < kSuperblocksToWrite) break;
+  }
+  uint32_t verified = 0;
+  if (written >= kSuperblocksToWrite) {
+    for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
+      if (holds(io, device_index, offsets[i], pages[i])) ++verified;
+    }
+  }
+  if (verified >= kSuperblocksToWrite) return Status();
+  const std::string what = format_text("superblock update %llu: %u copies written, %u read back equal, 3 are needed",
+                                       static_cast<unsigned long long>(superblock.sequence), written, verified);
+  if (first_error.ok()) return Status(Code::kIo, what);
+  return Status(Code::kIo, what + ": " + first_error.message(), first_error.io_errno());
+}
+
+Result<Superblock> claim_device(device::BlockingIo& io, uint16_t device_index, Superblock superblock,
+                                const ClaimOptions& options, Clock& clock) {
+  if (const uint64_t unknown = superblock.ro_compat_flags & ~format::kRoCompatKnown; unknown != 0) {
+    return Status(Code::kUnsupported, format_text("ro_compat flags 0x%llx are not known to this build: read only",
+                                                  static_cast<unsigned long long>(unknown)));
+  }
+  const bool may_have_owner = !superblock.clean && superblock.owner.host != options.host;
+  const OwnerRecord mine{superblock.owner.epoch + 1, options.host, options.nonce};
+  superblock.owner = mine;
+  superblock.clean = false;
+  superblock.opened_seconds = clock.wall_seconds();
+  KVS_TRY(update_superblock(io, device_index, superblock));
+  // On one host O_EXCL and the file lock have settled it. A host that cannot see them gets time to notice our record
+  // (it re-reads once a period, and then goes offline), and so does another contender.
+  if (may_have_owner) clock.sleep_ns(2 * options.heartbeat_ns);
+  KVS_TRY(confirm_ownership(io, device_index, superblock.geometry.device_bytes, mine));
+  return superblock;
+}
+
+Status confirm_ownership(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes,
+                         const OwnerRecord& mine) {
+  const Quorum quorum = read_quorum(io, device_index, device_bytes);
+  switch (quorum.verdict) {
+    case QuorumVerdict::kOk: break;
+    case QuorumVerdict::kNoStore: return Status(Code::kFenced, "the store was erased or formatted: " + quorum.why);
+    case QuorumVerdict::kTryAgain: return Status(Code::kIo, "the owner record is unreadable: " + quorum.why);
+    default: return status_of(quorum);
+  }
+  const OwnerRecord& found = quorum.superblock.owner;
+  if (found == mine) return Status();
+  return Status(Code::kFenced, "the device is owned by " + describe(found) + ", not by us, " + describe(mine));
+}
+
+}  // namespace kvstore::store
