@@ -7,14 +7,11 @@
 // asking it, never by its name.
 
 #include <gtest/gtest.h>
-#include <linux/magic.h>
-#include <sys/vfs.h>
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
-#include <map>
 #include <mutex>
+#include <ostream>
 #include <thread>
 
 #include "device/device.h"
@@ -79,6 +76,7 @@ Backing on_sim() {
 struct Implementation {
   const char* name;
   std::function<Backing()> make;
+  friend void PrintTo(const Implementation& implementation, std::ostream* out) { *out << implementation.name; }
 };
 
 class DeviceConformance : public ::testing::TestWithParam<Implementation> {
@@ -200,10 +198,8 @@ TEST_P(DeviceConformance, AReadAcrossTheEndIsShort) {
 }
 
 TEST_P(DeviceConformance, UnalignedRequestsGiveTheKernelsAnswer) {
-  if (backing_.file != nullptr) {
-    struct statfs facts {};
-    ASSERT_EQ(statfs(backing_.file->path().c_str(), &facts), 0);
-    if (facts.f_type == TMPFS_MAGIC) GTEST_SKIP() << "the temporary folder is a tmpfs, which takes any alignment";
+  if (backing_.device->info().is_regular_file) {
+    GTEST_SKIP() << "file systems differ: xfs says EINVAL, ext4 and tmpfs read through the page cache";
   }
   auto queue = make_queue(4);
   AlignedBuffer buffer(4 * kPageBytes);
