@@ -18,7 +18,7 @@ endif()
 
 # -O1 -g1 because instrumented code at -O2 -g takes GCC three times as long, for the same findings.
 if(KVSTORE_SANITIZE)
-  set(KVSTORE_SANITIZE_FLAGS -fsanitize=${KVSTORE_SANITIZE} -fno-omit-frame-pointer -O1 -g1)
+  set(KVSTORE_SANITIZE_FLAGS -fsanitize=${KVSTORE_SANITIZE} -fno-omit-frame-pointer -O1 -g1 -D_GLIBCXX_ASSERTIONS)
   if(KVSTORE_SANITIZE MATCHES "undefined")
     list(APPEND KVSTORE_SANITIZE_FLAGS -fno-sanitize-recover=undefined)
   endif()

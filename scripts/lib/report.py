@@ -31,7 +31,7 @@ class Skip(NamedTuple):
 
 def has_loop_devices() -> bool:
     """`losetup --find` needs root, the module and a free device; any of them may be missing in a container."""
-    if os.geteuid() != 0 or shutil.which("losetup") is None:
+    if os.geteuid() != 0 or not has_program("losetup"):
         return False
     return subprocess.run(["losetup", "--find"], capture_output=True).returncode == 0
 
@@ -44,24 +44,29 @@ def has_io_uring() -> bool:
     return os.strerror(ctypes.get_errno()) == "Bad address"
 
 
+def has_program(name: str) -> bool:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is not None
+
+
+def has_module(name: str) -> bool:
+    return importlib.util.find_spec(name.lower()) is not None
+
+
 # The words of a skip's reason that name a need, and how to see whether this machine meets it.
-CAPABILITIES: dict[str, Callable[[], bool]] = {
-    r"\bloop\b|\bloop devices?\b|\blosetup\b": has_loop_devices,
-    r"\broot\b": lambda: os.geteuid() == 0,
-    r"\bio_uring\b": has_io_uring,
-    r"\bfio\b": lambda: shutil.which("fio") is not None,
-    r"\bblkid\b": lambda: shutil.which("blkid") is not None,
-    r"\bmkfs": lambda: shutil.which("mkfs.ext4") is not None,
-    r"\blmcache\b": lambda: importlib.util.find_spec("lmcache") is not None,
-    r"\btorch\b": lambda: importlib.util.find_spec("torch") is not None,
-    r"\b(gpu|cuda)\b": lambda: Path("/dev/nvidiactl").exists(),
+CAPABILITIES: dict[str, Callable[[str], bool]] = {
+    r"\bloop\b|\blosetup\b": lambda _: has_loop_devices(),
+    r"\broot\b": lambda _: os.geteuid() == 0,
+    r"\bio_uring\b": lambda _: has_io_uring(),
+    r"\b(fio|blkid|sfdisk|mkswap|mkfs\.\w+)": has_program,
+    r"\b(lmcache|torch)\b": has_module,
+    r"\b(gpu|cuda)\b": lambda _: Path("/dev/nvidiactl").exists(),
 }
 
 
 def met_need(reason: str) -> str | None:
     """The first need a reason names, if this machine meets all that it names; None when one is really missing."""
     named = {pattern: found[0] for pattern in CAPABILITIES if (found := re.search(pattern, reason, re.IGNORECASE))}
-    if not named or not all(CAPABILITIES[pattern]() for pattern in named):
+    if not named or not all(CAPABILITIES[pattern](name) for pattern, name in named.items()):
         return None
     return next(iter(named.values()))
 

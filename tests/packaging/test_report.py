@@ -27,7 +27,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "CAPABILITIES", {"fio": lambda: True, "root": lambda: False})
+    monkeypatch.setattr(module, "CAPABILITIES", {"fio": lambda name: name == "fio", "root": lambda _: False})
     return module
 
 
