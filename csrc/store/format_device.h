@@ -31,7 +31,7 @@ struct FormatOptions {
 struct FormatPlan {               // what would be done; printed by the command line before it is
   std::string path;
   format::Geometry geometry;
-  std::string found;              // "" or what is there: "ext4 file system", "gpt partition table", "kvstore store <uuid>"
+  std::string found;              // "" or what is there: "ext4 file system", "kvstore store <uuid>, formatted <date>"
 };
 
 // What is on the device that is not ours: by blkid where it is installed, and by signature (GPT, MBR, ext, xfs, btrfs,
