@@ -148,24 +148,28 @@ struct BlockingIo::Impl {
     return true;
   }
 
-  // Collects completions until one of `batch` came; kTimeout after timeout_ns without any at all.
-  Status collect(Batch& batch, std::vector<Slot*>& completed_slots) {
+  // Collects what completes within wait_ns; those of `batch` are added to `completed_slots`. Returns how many
+  // came, also of operations given up earlier.
+  Result<uint32_t> collect(uint64_t wait_ns, const Batch* batch, std::vector<Slot*>& completed_slots) {
     IoRequest* completed[64];
+    KVS_ASSIGN(const uint32_t count, queue->poll(completed, wait_ns));
+    for (uint32_t i = 0; i < count; ++i) {
+      Slot* slot = static_cast<Slot*>(completed[i]->owner);
+      slot->in_flight = false;
+      --slot->batch->in_flight;
+      if (slot->batch == batch) completed_slots.push_back(slot);
+    }
+    std::erase_if(stuck, [](const std::unique_ptr<Batch>& old) { return old->in_flight == 0; });
+    return count;
+  }
+
+  // Waits for one of `batch`; kTimeout after timeout_ns in which nothing at all completed.
+  Status wait_for(const Batch& batch, std::vector<Slot*>& completed_slots) {
     completed_slots.clear();
     while (completed_slots.empty()) {
-      Result<uint32_t> count = queue->poll(completed, timeout_ns);
-      if (!count.ok()) return count.status();
-      if (count.value() == 0) {
-        return Status(Code::kTimeout, format_text("no completion within %.1f s", static_cast<double>(timeout_ns) / 1e9));
-      }
-      for (uint32_t i = 0; i < count.value(); ++i) {
-        Slot* slot = static_cast<Slot*>(completed[i]->owner);
-        slot->in_flight = false;
-        --slot->batch->in_flight;
-        // Others are of operations given up earlier.
-        if (slot->batch == &batch) completed_slots.push_back(slot);
-      }
-      std::erase_if(stuck, [](const std::unique_ptr<Batch>& old) { return old->in_flight == 0; });
+      KVS_ASSIGN(const uint32_t count, collect(timeout_ns, &batch, completed_slots));
+      if (count > 0) continue;
+      return Status(Code::kTimeout, format_text("no completion within %.1f s", static_cast<double>(timeout_ns) / 1e9));
     }
     return {};
   }
@@ -174,14 +178,15 @@ struct BlockingIo::Impl {
   // status; the Status returned is of the queue, or kTimeout, and then `buffer` has been taken over.
   template <typename Next>
   Status run(Next next, size_t pieces_max, AlignedBuffer& buffer) {
-    // Slots still held by stuck requests count against the queue's depth.
+    std::vector<Slot*> idle, completed;
+    if (!stuck.empty()) KVS_TRY(collect(0, nullptr, completed).status());
+    // What is still stuck counts against the queue's depth.
     const uint32_t depth = queue->depth();
     const uint32_t stuck_now = stuck_requests();
     if (stuck_now >= depth) {
       return Status(Code::kBusy, format_text("all %u requests of the queue are stuck in the device", depth));
     }
     auto batch = std::make_unique<Batch>(std::min<size_t>(pieces_max, depth - stuck_now));
-    std::vector<Slot*> idle, completed;
     for (Slot& slot : batch->slots) idle.push_back(&slot);
 
     Status failed;
@@ -200,7 +205,7 @@ struct BlockingIo::Impl {
         idle.pop_back();
       }
       if (batch->in_flight == 0 || !failed.ok()) break;
-      failed = collect(*batch, completed);
+      failed = wait_for(*batch, completed);
       if (!failed.ok()) break;
       for (Slot* slot : completed) {
         const IoOutcome outcome = advance_after_completion(slot->request, slot->scratch, slot->attempts);
