@@ -1,0 +1,65 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Buffers: the memory of one batch. Turns Python objects into segments (iovec) and holds the objects.
+//
+// Accepts per block one contiguous buffer or a list or tuple of up to 512 of them: the buffer protocol, torch CPU
+// tensors, DLPack on the CPU, (pointer, nbytes). Refuses by name what is not contiguous, read-only where it must be
+// written, in device memory, or empty.
+//
+// Guarantees (I11): the objects are held, and bytearrays and arrays stay exported (cannot be resized), until release().
+// (pointer, nbytes) holds nothing: that memory is the caller's to keep. GIL needed for everything here.
+
+#pragma once
+
+#include <Python.h>
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "binding/arguments.h"
+
+namespace kvstore::binding {
+
+enum class Access { kRead, kWrite };
+
+class Buffers {
+ public:
+  struct Block {
+    size_t first = 0;  // of its segments
+    uint32_t count = 0;
+    uint64_t bytes = 0;
+  };
+
+  Buffers() = default;
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+  ~Buffers() { release(); }
+
+  // Adds the segments of one block.
+  Block add(nb::handle object, Access access, const Where& where);
+  // Valid until the next add().
+  const iovec* segments(const Block& block) const { return segments_.data() + block.first; }
+
+  // Gives everything back. Only when no I/O can touch the memory any more.
+  void release();
+  // Never gives anything back: the kernel may still write (close() with pieces outstanding, a forked child).
+  void leak();
+  bool empty() const { return exports_.empty() && objects_.empty(); }
+
+ private:
+  void add_segment(nb::handle object, Access access, const Where& where, Py_ssize_t segment);
+  void add_memory(const void* data, uint64_t bytes, const Where& where, Py_ssize_t segment);
+  void add_pointer(nb::handle pair, const Where& where, Py_ssize_t segment);
+  void add_export(nb::handle object, Access access, const Where& where, Py_ssize_t segment);
+  void add_tensor(nb::handle object, const Where& where, Py_ssize_t segment);
+  void add_dlpack(nb::handle object, Access access, const Where& where, Py_ssize_t segment);
+
+  std::vector<iovec> segments_;
+  std::deque<Py_buffer> exports_;  // a deque: a Py_buffer may point into itself, so it must not move
+  std::vector<PyObject*> objects_;
+};
+
+}  // namespace kvstore::binding

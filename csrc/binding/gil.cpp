@@ -1,0 +1,56 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "binding/gil.h"
+
+#include <nanobind/nanobind.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace kvstore::binding {
+namespace {
+
+std::atomic<bool> exiting{false};
+std::atomic<uint32_t> taking{0};  // threads between their look at `exiting` and the GIL
+std::atomic<pid_t> exiting_thread{0};
+
+pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+
+[[noreturn]] void park() {
+  for (;;) ::pause();
+}
+
+}  // namespace
+
+void take_gil(PyThreadState* state) {
+  taking.fetch_add(1, std::memory_order_seq_cst);
+  if (exiting.load(std::memory_order_seq_cst) && exiting_thread.load() != thread_id()) {
+    taking.fetch_sub(1, std::memory_order_seq_cst);
+    park();
+  }
+  PyEval_RestoreThread(state);
+  taking.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void begin_exit() {
+  exiting_thread.store(thread_id());
+  exiting.store(true, std::memory_order_seq_cst);
+  // Those who looked before the store get their turn now, while the interpreter is whole.
+  for (int attempt = 0; attempt < 1000 && taking.load(std::memory_order_seq_cst) != 0; ++attempt) {
+    PyThreadState* const state = PyEval_SaveThread();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    PyEval_RestoreThread(state);
+  }
+}
+
+bool on_main_thread() { return thread_id() == ::getpid(); }
+
+void check_signals() {
+  if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
+}
+
+}  // namespace kvstore::binding

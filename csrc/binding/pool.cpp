@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "binding/pool.h"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "binding/gil.h"
+#include "device/fork_guard.h"
+
+namespace kvstore::binding {
+namespace {
+
+constexpr uint64_t kFlushSliceNs = 100'000'000;
+
+store::Verify parse_verify(nb::handle value) {
+  if (PyUnicode_Check(value.ptr())) {
+    const std::string word = nb::cast<nb::str>(value).c_str();
+    if (word == "always") return store::Verify::kAlways;
+    if (word == "first_read") return store::Verify::kFirstRead;
+    if (word == "off") return store::Verify::kOff;
+  }
+  raise_invalid("verify is " + std::string(nb::str(nb::repr(value)).c_str()) +
+                ", allowed are 'always', 'first_read' and 'off'");
+}
+
+const char* verify_word(store::Verify verify) {
+  switch (verify) {
+    case store::Verify::kAlways: return "always";
+    case store::Verify::kFirstRead: return "first_read";
+    case store::Verify::kOff: return "off";
+  }
+  return "always";
+}
+
+uint32_t parse_u32(nb::handle value, const char* name) {
+  return static_cast<uint32_t>(parse_u64(value, {name}, UINT32_MAX));
+}
+
+// Sets the option of that name; false when there is none.
+bool set_option(store::StoreOptions& options, const std::string& name, nb::handle value) {
+  const char* const n = name.c_str();
+  if (name == "device_kind") {
+    options.device_kind = nb::str(value).c_str();
+    if (options.device_kind != "auto" && options.device_kind != "uring" && options.device_kind != "threads") {
+      raise_invalid("device_kind is '" + options.device_kind + "', allowed are 'auto', 'uring' and 'threads'");
+    }
+  } else if (name == "read_only") {
+    options.read_only = nb::cast<bool>(value);
+  } else if (name == "verify") {
+    options.verify = parse_verify(value);
+  } else if (name == "wait_s") {
+    options.wait_ns = parse_duration_ns(value, n, 1e9, 0);
+  } else if (name == "window_bytes") {
+    options.window_bytes = parse_u64(value, {n});
+  } else if (name == "engine_threads") {
+    options.engine_threads = parse_u32(value, n);
+  } else if (name == "staging_bytes") {
+    options.staging_bytes = parse_u64(value, {n});
+  } else if (name == "prefetch_bytes") {
+    options.prefetch_bytes = parse_u64(value, {n});
+  } else if (name == "index_blocks_max") {
+    options.index_blocks_max = parse_u64(value, {n});
+  } else if (name == "jobs_max") {
+    options.jobs_max = parse_u32(value, n);
+  } else if (name == "pins_max") {
+    options.pins_max = parse_u32(value, n);
+  } else if (name == "pin_lease_s") {
+    options.pin_lease_ns = parse_duration_ns(value, n, 1e9, 0);
+  } else if (name == "commit_interval_ms") {
+    options.commit_interval_ns = parse_duration_ns(value, n, 1e6, 0);
+  } else if (name == "io_timeout_s") {
+    options.io_timeout_ns = parse_duration_ns(value, n, 1e9, 0);
+  } else if (name == "quarantine_s") {
+    options.quarantine_ns = parse_duration_ns(value, n, 1e9, 0);
+  } else if (name == "heartbeat_s") {
+    options.heartbeat_ns = parse_duration_ns(value, n, 1e9, 0);
+  } else if (name == "failures_max") {
+    options.failures_max = parse_u32(value, n);
+  } else if (name == "free_regions_target") {
+    options.free_regions_target = parse_u32(value, n);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+store::StoreOptions parse_options(nb::dict given) {
+  store::StoreOptions options;
+  for (auto [key, value] : given) {
+    if (value.is_none()) continue;  // None: the default
+    const std::string name = nb::cast<nb::str>(key).c_str();
+    if (!set_option(options, name, value)) raise_type_error("open() has no option " + name);
+  }
+  return options;
+}
+
+nb::dict default_options() {
+  const store::StoreOptions options;
+  nb::dict dict;
+  dict["device_kind"] = options.device_kind;
+  dict["read_only"] = options.read_only;
+  dict["verify"] = verify_word(options.verify);
+  dict["window_bytes"] = options.window_bytes;
+  dict["engine_threads"] = options.engine_threads;
+  dict["staging_bytes"] = options.staging_bytes;
+  dict["prefetch_bytes"] = options.prefetch_bytes;
+  dict["index_blocks_max"] = options.index_blocks_max;
+  dict["jobs_max"] = options.jobs_max;
+  dict["pins_max"] = options.pins_max;
+  dict["free_regions_target"] = options.free_regions_target;
+  return dict;
+}
+
+nb::dict stats(const PoolHandle& pool) {
+  const std::shared_ptr<store::Store> store = pool.store();
+  const auto numbers = without_gil([&] { return store->numbers(); });
+  nb::dict dict;
+  for (const auto& [name, value] : numbers) {
+    const bool whole = std::floor(value) == value && std::fabs(value) < 9e15;
+    dict[name.c_str()] = whole ? nb::object(nb::int_(static_cast<int64_t>(value))) : nb::object(nb::float_(value));
+  }
+  for (const auto& [name, value] : store->texts()) dict[name.c_str()] = value;
+  return dict;
+}
+
+nb::list devices(const PoolHandle& pool) {
+  nb::list list;
+  for (const device::DeviceInfo& info : pool.store()->devices()) {
+    nb::dict dict;
+    dict["path"] = info.path;
+    dict["kind"] = info.kind;
+    dict["size_bytes"] = info.size_bytes;
+    dict["logical_block_bytes"] = info.logical_block_bytes;
+    dict["dma_alignment_bytes"] = info.dma_alignment_bytes;
+    dict["max_transfer_bytes"] = info.max_transfer_bytes;
+    dict["is_regular_file"] = info.is_regular_file;
+    dict["volatile_cache"] = info.volatile_cache;
+    dict["is_fabric"] = info.is_fabric;
+    dict["nguid"] = info.identity.nguid;
+    dict["eui64"] = info.identity.eui64;
+    dict["serial"] = info.identity.serial;
+    list.append(dict);
+  }
+  return list;
+}
+
+nb::list superblocks(const PoolHandle& pool) {
+  nb::list list;
+  for (const format::Superblock& superblock : pool.store()->superblocks()) list.append(superblock_dict(superblock));
+  return list;
+}
+
+}  // namespace
+
+// ---- PoolHandle ----
+
+PoolHandle::PoolHandle(std::unique_ptr<store::Store> store)
+    : store_(std::move(store)), fork_generation_(device::fork_generation()) {}
+
+std::shared_ptr<PoolHandle> PoolHandle::open(const std::vector<std::string>& paths, nb::dict given) {
+  const store::StoreOptions options = parse_options(given);
+  auto opened = without_gil([&] { return store::Store::open(paths, options); });
+  return std::make_shared<PoolHandle>(unwrap(std::move(opened)));
+}
+
+PoolHandle::~PoolHandle() {
+  if (store_ == nullptr) return;
+  if (fork_generation_ != device::fork_generation()) {
+    leak_value(store_);
+    for (auto& [base, buffers] : registered_) buffers->leak();
+    in_flight_.abandon();
+    return;
+  }
+  // Dropped without close(), which the registry of open pools prevents until the interpreter exits.
+  std::shared_ptr<store::Store> store = std::move(store_);
+  const Status closed = without_gil([&] { return store->close(0); });
+  in_flight_.sweep_all();
+  if (!closed.ok()) {
+    leak_value(store);
+    for (auto& [base, buffers] : registered_) buffers->leak();
+    in_flight_.abandon();
+  }
+}
+
+std::shared_ptr<store::Store> PoolHandle::store() const {
+  refuse_forked_child(fork_generation_, "this pool");
+  if (store_ == nullptr) throw StatusError(Status(Code::kClosed, "the pool is closed"));
+  return store_;
+}
+
+void PoolHandle::close(uint64_t timeout_ns) {
+  refuse_forked_child(fork_generation_, "this pool");
+  if (store_ == nullptr) return;
+  std::shared_ptr<store::Store> store = std::move(store_);
+  const Status closed = without_gil([&] { return store->close(timeout_ns); });
+  in_flight_.sweep_all();
+  if (closed.code() == Code::kTimeout || in_flight_.size() != 0) {
+    leak_value(store);
+    for (auto& [base, buffers] : registered_) buffers->leak();
+    in_flight_.abandon();
+  }
+  registered_.clear();
+  without_gil([&] { store.reset(); });
+  check(closed);
+}
+
+void PoolHandle::flush(uint64_t timeout_ns) {
+  const std::shared_ptr<store::Store> store = this->store();
+  const bool sliced = on_main_thread();
+  for (;;) {
+    const uint64_t slice = sliced ? std::min(timeout_ns, kFlushSliceNs) : timeout_ns;
+    Status flushed = without_gil([&] { return store->flush(slice); });
+    if (sliced) check_signals();
+    if (timeout_ns != UINT64_MAX) timeout_ns -= slice;
+    if (flushed.code() != Code::kTimeout || timeout_ns == 0 || !sliced) return check(std::move(flushed));
+  }
+}
+
+std::shared_ptr<JobHandle> PoolHandle::keep(store::JobRef job, std::shared_ptr<store::Store> store,
+                                            std::unique_ptr<Buffers> buffers) {
+  std::shared_ptr<JobHandle> handle = JobHandle::of(std::move(job));
+  handle->hold(std::move(store), std::move(buffers));
+  in_flight_.add(handle);
+  return handle;
+}
+
+Status PoolHandle::register_buffer(nb::object buffer) {
+  const std::shared_ptr<store::Store> store = this->store();
+  auto held = std::make_unique<Buffers>();
+  const Buffers::Block block = held->add(buffer, Access::kWrite, {"buffer"});
+  if (block.count != 1) raise_invalid("buffer has " + number_text(block.count) + " segments: register them one by one");
+  const iovec memory = *held->segments(block);
+  if (registered_.contains(memory.iov_base)) {
+    raise_invalid("buffer is registered already");
+  }
+  Status status = without_gil([&] { return store->register_memory(memory.iov_base, memory.iov_len); });
+  if (!status.ok() && status.code() != Code::kUnsupported) throw StatusError(std::move(status));
+  registered_[memory.iov_base] = std::move(held);
+  return status;
+}
+
+void PoolHandle::unregister_buffer(nb::object buffer) {
+  const std::shared_ptr<store::Store> store = this->store();
+  Buffers view;
+  const Buffers::Block block = view.add(buffer, Access::kWrite, {"buffer"});
+  void* const base = view.segments(block)->iov_base;
+  const auto found = registered_.find(base);
+  if (found == registered_.end()) raise_invalid("buffer is not registered");
+  check(without_gil([&] { return store->unregister_memory(base); }));
+  const std::unique_ptr<Buffers> held = std::move(found->second);
+  registered_.erase(found);
+}
+
+// ---- Python ----
+
+void bind_pool(nb::module_& module) {
+  nb::class_<PoolHandle> pool(module, "PoolHandle", nb::is_final());
+  pool.def_static("open", &PoolHandle::open, nb::arg("paths"), nb::arg("options"))
+      .def_static("default_options", default_options)
+      .def_prop_ro("is_open", &PoolHandle::is_open)
+      .def_prop_ro("jobs_held", [](PoolHandle& self) { return self.in_flight().size(); })
+      .def(
+          "close",
+          [](PoolHandle& self, nb::object timeout_s) {
+            self.close(parse_duration_ns(timeout_s, "timeout_s", 1e9, UINT64_MAX));
+          },
+          nb::arg("timeout_s").none())
+      .def(
+          "flush",
+          [](PoolHandle& self, nb::object timeout_s) {
+            self.flush(parse_duration_ns(timeout_s, "timeout_s", 1e9, UINT64_MAX));
+          },
+          nb::arg("timeout_s").none())
+      .def(
+          "register_space",
+          [](PoolHandle& self, std::string_view json) { return unwrap(self.store()->register_space(json)).value; },
+          nb::arg("canonical_json"))
+      .def("stats", stats)
+      .def("devices", devices)
+      .def("superblocks", superblocks);
+  bind_batches(pool);
+  bind_index(pool);
+  bind_memory(module, pool);
+  bind_listing(module, pool);
+  bind_format(module);
+}
+
+}  // namespace kvstore::binding

@@ -1,0 +1,558 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pool: one or more devices opened together; open() and format()."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import logging
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias, Union
+
+from kvstore import _core
+from kvstore._core import BlockInfo, Buffer, Eviction
+from kvstore.errors import BusyError, ConfigError, KvStoreError
+from kvstore.job import CompletionQueue
+from kvstore.sizes import parse_size
+from kvstore.space import Identity, Space, canonical_identity
+
+if TYPE_CHECKING:
+    from kvstore.buffers import Segment
+
+__all__ = ["EvictionFeed", "Pool", "Registration", "format", "open", "plan_format"]
+
+Paths: TypeAlias = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
+Size: TypeAlias = str | SupportsIndex
+DeviceKind: TypeAlias = Literal["auto", "uring", "threads"]
+Verify: TypeAlias = Literal["always", "first_read", "off"]
+
+_log = logging.getLogger("kvstore")
+_EXIT_TIMEOUT_S = 10.0
+_WAIT_SLICE_S = 1.0
+
+
+class Registration(NamedTuple):
+    """Whether memory was registered with the device queues. False means slower, never wrong; ``reason`` says why."""
+
+    registered: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.registered
+
+
+class EvictionFeed:
+    """Blocks that became misses, in order, behind an eventfd. Made by :meth:`Pool.evictions`.
+
+    Bounded: a feed that is not drained drops the newest, and says so once in :attr:`overflowed`; list the blocks again
+    then. Safe from many threads.
+
+    Examples
+    --------
+    >>> pool = kvstore.open(example_pool)
+    >>> feed = pool.evictions(limit=1000)
+    >>> feed.drain(), feed.overflowed
+    ([], False)
+    >>> pool.close()
+    """
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: _core.FeedHandle) -> None:
+        self._core = core
+
+    def fileno(self) -> int:
+        """The eventfd, readable while there is something to drain. Owned by the feed: do not close or read it."""
+        return self._core.fileno()
+
+    def drain(self, limit: int | None = None) -> list[Eviction]:
+        """Take at most ``limit`` evictions (None: all there are). Does not block."""
+        return self._core.drain(0xFFFFFFFF if limit is None else limit)
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether evictions were dropped since this was last read. Reading it clears it."""
+        return self._core.take_overflowed()
+
+
+class Pool:
+    """One or more devices opened together. Made by :func:`kvstore.open`; a context manager.
+
+    Opening the same devices again in one process gives the same object and counts: it closes with the last
+    :meth:`close`. A pool that nobody closes is closed when the interpreter exits, within 10 s.
+
+    Notes
+    -----
+    Safe from many threads. Not usable in a forked child: every call raises :class:`~kvstore.errors.ClosedError` there.
+
+    Examples
+    --------
+    >>> with kvstore.open(example_pool) as pool:
+    ...     space = pool.space(engine="example", model="none")
+    ...     _ = space.put(b"pool-1", b"abc")
+    ...     pool.flush()
+    ...     sorted(block.key for block in pool.blocks())[-1:]
+    [b'pool-1']
+    >>> pool.closed
+    True
+    """
+
+    def __init__(self, core: _core.PoolHandle, paths: list[str], options: dict[str, Any], key: Any) -> None:
+        self._core = core
+        self._paths = paths
+        self._options = options
+        self._key = key
+
+    @property
+    def paths(self) -> list[str]:
+        """Of the devices, as first opened."""
+        return list(self._paths)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the pool is closed for good."""
+        return not self._core.is_open
+
+    def space(self, **identity: Identity) -> Space:
+        """The space of an identity.
+
+        Parameters
+        ----------
+        identity : every field that two callers must agree on for a block of one to be right for the other: engine,
+            model, revision, dtype, layout, block_tokens, tp_size, tp_rank ... Values are str, int, bool, None or lists
+            of these; types matter.
+
+        Raises
+        ------
+        ConfigError : no field, or more than 3,900 bytes of JSON.
+        TypeError : a value of another type.
+        """
+        return Space(self, self._core, canonical_identity(identity))
+
+    def queue(self) -> CompletionQueue:
+        """A completion queue with an eventfd of its own. Submit jobs to it, drain it when it is readable."""
+        return CompletionQueue(self)
+
+    def evictions(self, limit: int = 65536) -> EvictionFeed:
+        """Subscribe to evictions from now on.
+
+        Parameters
+        ----------
+        limit : evictions kept undelivered at most; further ones are dropped and the feed says it overflowed.
+        """
+        return EvictionFeed(self._core.evictions(limit))
+
+    # ---- memory ----
+
+    def alloc(self, nbytes: Size) -> Buffer:
+        """Page-aligned memory, registered with the device queues where the memory lock limit allows.
+
+        Parameters
+        ----------
+        nbytes : 1 or more; an int or text such as ``"64MiB"``.
+
+        Returns
+        -------
+        a writable :class:`Buffer`, owned by the caller; given back when it and all views of it are gone.
+        """
+        return self._core.alloc(parse_size(nbytes, "nbytes"))
+
+    def register(self, buffer: Segment) -> Registration:
+        """Register memory that the caller owns, such as an engine's arena, shared memory too.
+
+        Parameters
+        ----------
+        buffer : writable, page-aligned. Held until :meth:`unregister` or :meth:`close`; ``(pointer, nbytes)`` must stay
+            mapped until then.
+
+        Returns
+        -------
+        a :class:`Registration`: where the kernel refuses, the memory is used all the same, and ``reason`` says why.
+        """
+        registered, reason = self._core.register(buffer)
+        return Registration(registered, reason)
+
+    def unregister(self, buffer: Segment) -> None:
+        """Undo :meth:`register`. The buffer is told by its address."""
+        self._core.unregister(buffer)
+
+    # ---- durability, numbers ----
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything reported stored or deleted before this call survives a crash.
+
+        Raises
+        ------
+        DurabilityLost : once, with the count, after blocks that were reported stored were lost. They are misses now.
+        WaitTimeout : not yet after ``timeout_s`` seconds; it goes on.
+        DeviceError : the device refuses to flush.
+
+        Notes
+        -----
+        Blocking; releases the GIL.
+        """
+        self._core.flush(timeout_s)
+
+    def stats(self) -> dict[str, int | float | str]:
+        """Counters, sizes and settings by name; see docs/metrics.md. Counters start at 0 at each open."""
+        return self._core.stats()
+
+    def devices(self) -> list[dict[str, Any]]:
+        """What each device is: path, kind in use, sizes, alignment, identity."""
+        return self._core.devices()
+
+    def superblocks(self) -> list[dict[str, Any]]:
+        """What each device's superblock says: uuids, geometry, owner, flags."""
+        return self._core.superblocks()
+
+    # ---- listing ----
+
+    def blocks(self) -> Iterator[BlockInfo]:
+        """Iterate over all live blocks on the devices, region by region.
+
+        Notes
+        -----
+        Reads all metadata (128 bytes a block) at the first step. A block may be gone by the time it is looked at.
+        """
+        yield from self._core.blocks(None)
+
+    def spaces(self) -> list[dict[str, Identity]]:
+        """The identities that have blocks on the devices. Reads all metadata."""
+        seen = {block.space_json for block in self._core.blocks(None)}
+        return [json.loads(text) for text in sorted(seen)]
+
+    def verify_block(self, block: BlockInfo) -> Literal["ok", "corrupt", "stale"]:
+        """Read one listed block and compare its checksum. ``"stale"``: it was deleted or moved since it was listed.
+
+        Raises
+        ------
+        DeviceError : it cannot be read.
+        """
+        return self._core.verify_block(block)
+
+    def drop_block(self, block: BlockInfo) -> None:
+        """Delete one listed block, whatever is wrong with it."""
+        self._core.drop_block(block)
+
+    # ---- life ----
+
+    def close(self, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+        """Undo one :func:`open`; the last one closes the pool.
+
+        Parameters
+        ----------
+        timeout_s : seconds to wait for jobs in flight.
+
+        Raises
+        ------
+        WaitTimeout : device requests are outstanding, the message names them. The pool is closed all the same, and
+            their buffers are never given back, since the device may still write to them.
+        DurabilityLost, DeviceError : closed, but blocks reported stored were lost.
+
+        Notes
+        -----
+        Completes what was submitted, makes it durable, marks the store clean. Blocking; releases the GIL. Closing a
+        closed pool does nothing.
+        """
+        _registry.close(self, timeout_s)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Pool {', '.join(self._paths)}{' (closed)' if self.closed else ''}>"
+
+
+class _Registry:
+    """The open pools of this process, by the devices they are on, so that a second open gives the same pool.
+
+    One lock per pool is held while it opens and closes, so that whoever opens it meanwhile waits instead of finding it
+    held by this very process. The locks are reentrant: a signal handler may close what its own thread is opening.
+    """
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child too: the pools are the parent's, and a lock may be held by a thread that is not here."""
+        self._lock = threading.RLock()
+        self._pools: dict[Any, tuple[Pool, int]] = {}
+        self._changing: dict[Any, threading.RLock] = {}
+
+    def _change(self, key: Any) -> threading.RLock:
+        with self._lock:
+            return self._changing.setdefault(key, threading.RLock())
+
+    def open(self, paths: list[str], options: dict[str, Any], wait_s: float) -> Pool:
+        key = (_identities(paths), options["read_only"])
+        with self._change(key):
+            known = self._pools.get(key)
+            if known is not None:
+                pool, count = known
+                _check_same(pool, options)
+            else:
+                pool, count = Pool(_open_core(paths, options, wait_s), paths, options, key), 0
+            self._pools[key] = (pool, count + 1)
+            return pool
+
+    def close(self, pool: Pool, timeout_s: float) -> None:
+        """Take one open back, and close with the last. What is not in the table is closed, or a forked child's copy."""
+        with self._change(pool._key):
+            known, count = self._pools.get(pool._key, (None, 0))
+            if known is pool and count > 1:
+                self._pools[pool._key] = (pool, count - 1)
+                return
+            if known is pool:
+                del self._pools[pool._key]
+            pool._core.close(timeout_s)
+
+    def close_all(self, timeout_s: float) -> None:
+        """Close what is open, whatever its count; all together within the timeout."""
+        deadline = time.monotonic() + timeout_s
+        pools = [pool for pool, _ in self._pools.values()]
+        self._pools.clear()
+        for pool in pools:
+            try:
+                pool._core.close(max(0.0, deadline - time.monotonic()))
+            except KvStoreError as error:
+                _log.error("closing %r at exit: %s", pool, error)
+
+
+def _identities(paths: list[str]) -> frozenset[Any]:
+    """What the paths lead to: by-id links and /dev names of one device are the same."""
+    found: set[Any] = set()
+    for path in paths:
+        try:
+            status = Path(path).stat()
+        except OSError:
+            found.add(path)  # the core says what is wrong with it
+        else:
+            block = stat.S_ISBLK(status.st_mode)
+            found.add(("device", status.st_rdev) if block else ("file", status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def _check_same(pool: Pool, options: dict[str, Any]) -> None:
+    for name, asked in options.items():
+        given = pool._options[name]
+        if asked is not None and asked != given:
+            raise ConfigError(
+                f"{pool!r} is open already with {name}={given!r}; it cannot also have {name}={asked!r}: close it first"
+            )
+
+
+def _open_core(paths: list[str], options: dict[str, Any], wait_s: float) -> _core.PoolHandle:
+    # In slices, so that a signal handler of the main thread runs while a holder is waited for.
+    deadline = time.monotonic() + wait_s
+    while True:
+        left = max(0.0, deadline - time.monotonic())
+        try:
+            return _core.PoolHandle.open(paths, {**options, "wait_s": min(left, _WAIT_SLICE_S)})
+        except BusyError:
+            if left <= _WAIT_SLICE_S:
+                raise
+
+
+def _paths(paths: Paths) -> list[str]:
+    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not given:
+        raise ConfigError("no device is named: give a path or a list of paths")
+    texts = [os.fspath(path) for path in given]
+    for text in texts:
+        if not isinstance(text, str):
+            raise TypeError(f"a path is a {type(text).__name__}, not a str")
+        if not text or "\0" in text:
+            raise ConfigError(f"{text!r} is not a path")
+    if len(_identities(texts)) != len(texts):
+        raise ConfigError(f"a device is named twice in {texts}")
+    return texts
+
+
+def open(
+    paths: Paths,
+    *,
+    verify: Verify | None = None,
+    read_only: bool = False,
+    wait_s: float = 0,
+    device_kind: DeviceKind | None = None,
+    window_bytes: Size | None = None,
+    engine_threads: int | None = None,
+    staging_bytes: Size | None = None,
+    prefetch_bytes: Size | None = None,
+    index_blocks_max: int | None = None,
+    jobs_max: int | None = None,
+    pins_max: int | None = None,
+    pin_lease_s: float | None = None,
+    commit_interval_ms: float | None = None,
+    io_timeout_s: float | None = None,
+    quarantine_s: float | None = None,
+    heartbeat_s: float | None = None,
+    failures_max: int | None = None,
+    free_regions_target: int | None = None,
+) -> Pool:
+    """Open a pool: every device of it, by path.
+
+    Parameters
+    ----------
+    paths : a device or file, or a list of all devices of the pool in any order. Prefer /dev/disk/by-id names.
+    verify : when a read is checked: ``"always"`` (default), ``"first_read"`` (once per block and opening) or ``"off"``
+        (benchmarks).
+    read_only : claim and write nothing; may look at a store that somebody else has open.
+    wait_s : seconds to wait for a living holder of the device.
+    device_kind : ``"uring"``, ``"threads"`` (preadv2 and pwritev2), or ``"auto"`` (default): io_uring where allowed.
+    window_bytes : in flight per device; 32 MiB by default.
+    engine_threads : 1 or more; one per device up to 4 by default.
+    staging_bytes : bounce memory for unaligned buffers, per engine thread; 64 MiB by default.
+    prefetch_bytes : staging cache of :meth:`Space.prefetch`; 256 MiB by default, 0 turns it off.
+    index_blocks_max : blocks the index has room for; from the geometry by default.
+    jobs_max : jobs in flight, 4,096 by default; more is :class:`~kvstore.errors.BusyError`.
+    pins_max, pin_lease_s : pins at a time (1,048,576), and when a pin nobody undid ends (300 s).
+    commit_interval_ms : a stored block survives a crash within this (50 ms).
+    io_timeout_s : a device request older than this is stuck (30 s).
+    quarantine_s : on fabrics, of a region with a write of unknown outcome (60 s).
+    heartbeat_s : how often the owner re-reads its claim (1 s).
+    failures_max : failed writes until the pool is read-only (8).
+    free_regions_target : regions per device that background reclaim keeps free (2).
+
+    Returns
+    -------
+    a :class:`Pool`; the same one when this process has it open already, counted.
+
+    Raises
+    ------
+    FormatError : no store here. Its subclasses: ``ForeignDataError`` (something else is here), ``OtherStoreError``
+        (another store, a swapped, resized or missing device).
+    CorruptionError : a store, but its superblocks contradict each other.
+    BusyError : somebody else holds it; the message says who.
+    DeviceError : a path does not exist or cannot be opened or read.
+    UnsupportedError : a format version or feature this build does not know; no O_DIRECT.
+    ConfigError, TypeError : a wrong argument, or other options than those the pool is open with.
+
+    Notes
+    -----
+    Blocking; releases the GIL. Reads all descriptors, 128 bytes a block.
+    """
+    options = {
+        "verify": verify,
+        "read_only": bool(read_only),
+        "device_kind": device_kind,
+        "window_bytes": None if window_bytes is None else parse_size(window_bytes, "window_bytes"),
+        "engine_threads": engine_threads,
+        "staging_bytes": None if staging_bytes is None else parse_size(staging_bytes, "staging_bytes"),
+        "prefetch_bytes": None if prefetch_bytes is None else parse_size(prefetch_bytes, "prefetch_bytes"),
+        "index_blocks_max": index_blocks_max,
+        "jobs_max": jobs_max,
+        "pins_max": pins_max,
+        "pin_lease_s": pin_lease_s,
+        "commit_interval_ms": commit_interval_ms,
+        "io_timeout_s": io_timeout_s,
+        "quarantine_s": quarantine_s,
+        "heartbeat_s": heartbeat_s,
+        "failures_max": failures_max,
+        "free_regions_target": free_regions_target,
+    }
+    if not wait_s >= 0:
+        raise ConfigError(f"wait_s is {wait_s!r}, allowed are 0 and more")
+    return _registry.open(_paths(paths), options, wait_s)
+
+
+def _format_options(
+    size: Size | None,
+    region_bytes: Size | None,
+    block_bytes: Size | None,
+    min_block_bytes: Size | None,
+    force: bool,
+    device_kind: DeviceKind,
+) -> dict[str, Any]:
+    return {
+        "file_bytes": None if size is None else parse_size(size, "size"),
+        "region_bytes": None if region_bytes is None else parse_size(region_bytes, "region_bytes"),
+        "block_bytes": None if block_bytes is None else parse_size(block_bytes, "block_bytes"),
+        "min_block_bytes": None if min_block_bytes is None else parse_size(min_block_bytes, "min_block_bytes"),
+        "force": bool(force),
+        "device_kind": device_kind,
+    }
+
+
+def format(
+    paths: Paths,
+    *,
+    size: Size | None = None,
+    region_bytes: Size | None = None,
+    block_bytes: Size | None = None,
+    min_block_bytes: Size | None = None,
+    force: bool = False,
+    device_kind: DeviceKind = "auto",
+) -> list[dict[str, Any]]:
+    """Make a pool of devices or files. What was on them is lost.
+
+    Parameters
+    ----------
+    paths : a device or file, or a list: the members of one pool.
+    size : of a file that is made or grown, sparse, such as ``"4GiB"``.
+    region_bytes : unit of reuse, a power of two; chosen from the block and device size by default.
+    block_bytes : size of the blocks that will be put, if known; helps to choose region_bytes.
+    min_block_bytes : smallest block to be efficient with; 256 KiB by default.
+    force : overwrite what is there: a file system, a partition table, another store.
+    device_kind : as :func:`open`.
+
+    Returns
+    -------
+    the superblock of each device.
+
+    Raises
+    ------
+    ForeignDataError, OtherStoreError : the device is not empty, and ``force`` is not given. Nothing was written.
+    BusyError : the device is mounted or held.
+    ConfigError : sizes that do not fit; the message names the allowed range.
+
+    Examples
+    --------
+    >>> superblocks = kvstore.format(new_file, size="256MiB", region_bytes="4MiB")
+    >>> superblocks[0]["geometry"]["region_bytes"]
+    4194304
+    """
+    options = _format_options(size, region_bytes, block_bytes, min_block_bytes, force, device_kind)
+    return _core.format_pool(_paths(paths), options)
+
+
+def plan_format(
+    paths: Paths,
+    *,
+    size: Size | None = None,
+    region_bytes: Size | None = None,
+    block_bytes: Size | None = None,
+    min_block_bytes: Size | None = None,
+    force: bool = False,
+    device_kind: DeviceKind = "auto",
+) -> list[dict[str, Any]]:
+    """What :func:`format` would do: per device ``path``, ``geometry`` and ``found`` (what is there now, or empty).
+
+    Writes nothing. Arguments and errors as :func:`format`.
+    """
+    options = _format_options(size, region_bytes, block_bytes, min_block_bytes, force, device_kind)
+    return _core.plan_format(_paths(paths), options)
+
+
+_registry = _Registry()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    _registry.close_all(_EXIT_TIMEOUT_S)
+    _core.begin_exit()
+
+
+os.register_at_fork(after_in_child=_registry.forget)
