@@ -40,6 +40,8 @@ class Job {
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Ends the wait, not the job. UINT64_MAX: without limit. Only for threaded stores; see Store::step otherwise.
   bool wait(uint64_t timeout_ns);
+  // Tells `queue` too when the job finishes; at once when it has. At most one such queue.
+  void notify(std::shared_ptr<CompletionQueue> queue);
   // Items not begun end as kError/kCanceled at once; the job completes when the pieces in flight have.
   virtual void cancel() = 0;
   virtual void cancel_item(uint32_t item) = 0;
@@ -64,6 +66,7 @@ class Job {
   std::vector<std::pair<uint32_t, std::string>> errors_;  // few
   uint64_t elapsed_ns_ = 0;
   std::shared_ptr<CompletionQueue> queue_;
+  std::shared_ptr<CompletionQueue> notified_;
   std::atomic<bool> done_{false};
   std::atomic<uint32_t> references_{0};
   std::mutex mutex_;

@@ -74,7 +74,10 @@ class Store {
 
   // ---- listing ----
   // Live blocks, read from the device region by region; `visit` may be called from this thread only. Consistent per region.
-  Status list_blocks(const std::function<bool(const std::string& space_json, const BlockInfo& info)>& visit);
+  using VisitBlock = std::function<bool(const std::string& space_json, const BlockInfo& info)>;
+  Status list_blocks(const VisitBlock& visit);
+  // The same in steps, so that the caller may do other things in between: cursor 0 starts; UINT64_MAX: nothing is left.
+  Status list_some_blocks(uint64_t& cursor, const VisitBlock& visit);
   // Descriptors of given keys; entry.payload_bytes == 0: a miss. Reads metadata.
   Result<std::vector<BlockInfo>> describe(std::span<const KeyRef> keys);
   // Reads and verifies one listed block. kOk, kCorrupt, kStale (moved since), kIo.

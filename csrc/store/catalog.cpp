@@ -1,0 +1,548 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lookups, reads, puts, deletes and pins. What keepers do with regions is in catalog_regions.cpp.
+
+#include "store/catalog.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace kvstore::store {
+
+Catalog::Catalog(const StoreOptions& options, std::vector<DeviceShape> devices, uint64_t epoch, uint64_t blocks_max,
+                 SpaceRegistry& spaces, Counters& counters, EvictionHub& evictions, Clock& clock)
+    : options_(options),
+      devices_(std::move(devices)),
+      epoch_(epoch),
+      spaces_(spaces),
+      counters_(counters),
+      evictions_(evictions),
+      clock_(clock),
+      index_(blocks_max) {
+  for (uint16_t device = 0; device < devices_.size(); ++device) {
+    const uint32_t count = devices_[device].geometry.region_count;
+    first_region_.push_back(static_cast<uint32_t>(regions_.size()));
+    for (uint32_t i = 0; i < count; ++i) {
+      Region& region = regions_.emplace_back();
+      region.device = device;
+      region.id = RegionId{i};
+    }
+    DeviceState& state = device_states_.emplace_back();
+    state.open_max = std::clamp<uint32_t>(count / 8, 1, 8);
+  }
+}
+
+// ---- reads -----------------------------------------------------------------------------------------------------
+
+IndexEntry* Catalog::find_readable_locked(const Fingerprint& fingerprint) {
+  IndexEntry* entry = index_.find(fingerprint);
+  if (entry == nullptr) return nullptr;
+  const Region& region = regions_[entry->region];
+  // I3: a retiring region takes no new reader; its remaining entries are on their way out.
+  if (region.state == RegionState::kRetiring || region.state == RegionState::kFree) return nullptr;
+  return entry;
+}
+
+void Catalog::fill_grant_locked(Item& item, const IndexEntry& entry, Verify verify) {
+  Region& region = regions_[entry.region];
+  const format::Geometry& geometry = devices_[region.device].geometry;
+  item.place.device = region.device;
+  item.place.region = entry.region;
+  item.place.region_id = region.id;
+  item.place.slot = SlotIndex{entry.slot};
+  item.place.generation = region.generation;
+  item.place.offset_bytes = geometry.extent_offset(region.id, region.extent_bytes, item.place.slot);
+  item.payload_bytes = entry.payload_bytes;
+  item.checksum = entry.checksum;
+  item.page_hashes = (entry.flags & kEntryPageHashes) != 0;
+  item.verify = verify == Verify::kAlways ||
+                (verify == Verify::kFirstRead && (entry.flags & kEntryVerified) == 0);
+  ++region.pins;
+}
+
+void Catalog::begin_reads(std::span<Item> items, Verify verify) {
+  for (const Item& item : items) index_.prefetch(item.fingerprint);
+  std::lock_guard lock(mutex_);
+  const bool usable_now = refusal_.ok();
+  for (size_t i = items.size(); i-- > 0;) {
+    Item& item = items[i];
+    if (item.phase == ItemPhase::kFinished) continue;
+    IndexEntry* entry = usable_now ? find_readable_locked(item.fingerprint) : nullptr;
+    if (entry == nullptr) {
+      item.phase = ItemPhase::kFinished;
+      continue;
+    }
+    fill_grant_locked(item, *entry, verify);
+    regions_[entry->region].last_use_tick = tick();
+  }
+}
+
+void Catalog::end_read(const Item& item) { unpin_region(item.place.region); }
+
+void Catalog::unpin_region(uint32_t number) {
+  uint16_t device = 0;
+  {
+    std::lock_guard lock(mutex_);
+    Region& region = regions_[number];
+    if (--region.pins != 0 || device_states_[region.device].wanted.empty()) return;
+    device = region.device;
+  }
+  wake_keeper(device);  // a put waits for space and this region may have become a victim
+}
+
+bool Catalog::pin_region(uint32_t number, Generation generation) {
+  std::lock_guard lock(mutex_);
+  Region& region = regions_[number];
+  if (region.generation != generation || region.state == RegionState::kRetiring ||
+      region.state == RegionState::kFree) {
+    return false;
+  }
+  ++region.pins;
+  return true;
+}
+
+void Catalog::mark_verified(const Item& item) {
+  std::lock_guard lock(mutex_);
+  if (IndexEntry* entry = find_at_locked(item.fingerprint, item.place)) entry->flags |= kEntryVerified;
+}
+
+void Catalog::mark_suspect(const Item& item) {
+  std::lock_guard lock(mutex_);
+  if (IndexEntry* entry = find_at_locked(item.fingerprint, item.place)) entry->flags |= kEntrySuspect;
+}
+
+IndexEntry* Catalog::find_at_locked(const Fingerprint& fingerprint, const Place& place) {
+  IndexEntry* entry = index_.find(fingerprint);
+  const bool there = entry != nullptr && entry->region == place.region && entry->slot == place.slot.value &&
+                     entry->generation_low == static_cast<uint32_t>(place.generation.value);
+  return there ? entry : nullptr;
+}
+
+bool Catalog::drop_corrupt(const Item& item) {
+  bool dropped = false;
+  bool revived = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (IndexEntry* entry = find_at_locked(item.fingerprint, item.place)) {
+      forget_entry_locked(entry, true);
+      revived = revive_superseded_locked(item.fingerprint);
+      dropped = !revived;
+    }
+  }
+  if (dropped && evictions_.has_subscribers()) {
+    Eviction eviction;
+    eviction.space = spaces_.find(item.space)->json;
+    eviction.salt = item.salt;
+    eviction.key = item.key.view();
+    eviction.key_is_digest = item.key.is_digest;
+    eviction.payload_bytes = item.payload_bytes;
+    eviction.reason = EvictionReason::kCorrupt;
+    evictions_.publish({std::move(eviction)});
+  }
+  return revived;
+}
+
+bool Catalog::revive_superseded_locked(const Fingerprint& fingerprint) {
+  // I12: of duplicates the highest write_seq wins, and if it fails its checksum the next is tried.
+  for (auto found = superseded_.find(fingerprint); found != superseded_.end() && found->first == fingerprint;
+       found = superseded_.find(fingerprint)) {
+    const IndexEntry entry = found->second;
+    superseded_.erase(found);
+    Region& region = regions_[entry.region];
+    const bool valid = region.state == RegionState::kSealed &&
+                       static_cast<uint32_t>(region.generation.value) == entry.generation_low &&
+                       !region.dead.test(SlotIndex{entry.slot});
+    if (!valid || !index_.insert(entry)) continue;
+    ++region.live;
+    live_bytes_ += entry.payload_bytes;
+    return true;
+  }
+  return false;
+}
+
+// ---- index only ------------------------------------------------------------------------------------------------
+
+void Catalog::pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& entry) {
+  auto found = pins_.find(fingerprint);
+  if (found == pins_.end()) {
+    if (pins_.size() >= options_.pins_max) return;  // bounded: an unpinned hit may become a miss, which is legal
+    found = pins_.emplace(fingerprint, Pin{0, entry.region, 0}).first;
+    ++regions_[entry.region].pins;
+  }
+  ++found->second.count;
+  found->second.expires_ns = clock_.monotonic_ns() + options_.pin_lease_ns;
+  pin_expiries_.emplace_back(found->second.expires_ns, fingerprint);
+}
+
+void Catalog::release_pin_locked(std::unordered_map<Fingerprint, Pin, FingerprintHash>::iterator pin) {
+  --regions_[pin->second.region].pins;
+  pins_.erase(pin);
+}
+
+void Catalog::lookup(std::span<const Key> keys, bool pin, std::span<int64_t> payload_bytes) {
+  for (const Key& key : keys) index_.prefetch(key.fingerprint);
+  std::lock_guard lock(mutex_);
+  for (size_t i = keys.size(); i-- > 0;) {
+    IndexEntry* entry = refusal_.ok() ? find_readable_locked(keys[i].fingerprint) : nullptr;
+    payload_bytes[i] = entry == nullptr ? -1 : static_cast<int64_t>(entry->payload_bytes);
+    if (entry == nullptr) continue;
+    regions_[entry->region].last_use_tick = tick();
+    if (pin) pin_key_locked(keys[i].fingerprint, *entry);
+  }
+}
+
+uint64_t Catalog::match_prefix(std::span<const Key> keys, bool pin) {
+  for (const Key& key : keys) index_.prefetch(key.fingerprint);
+  std::lock_guard lock(mutex_);
+  if (!refusal_.ok()) return 0;
+  uint64_t length = 0;
+  while (length < keys.size() && find_readable_locked(keys[length].fingerprint) != nullptr) ++length;
+  for (uint64_t i = length; i-- > 0;) {
+    const IndexEntry* entry = index_.find(keys[i].fingerprint);
+    regions_[entry->region].last_use_tick = tick();
+    if (pin) pin_key_locked(keys[i].fingerprint, *entry);
+  }
+  return length;
+}
+
+void Catalog::unpin(std::span<const Key> keys) {
+  std::lock_guard lock(mutex_);
+  for (const Key& key : keys) {
+    auto found = pins_.find(key.fingerprint);
+    // Unpinning twice, or after the lease ended, is not an error and never makes a count negative.
+    if (found != pins_.end() && --found->second.count == 0) release_pin_locked(found);
+  }
+}
+
+void Catalog::touch(std::span<const Key> keys) {
+  std::lock_guard lock(mutex_);
+  for (size_t i = keys.size(); i-- > 0;) {
+    if (IndexEntry* entry = find_readable_locked(keys[i].fingerprint)) regions_[entry->region].last_use_tick = tick();
+  }
+}
+
+void Catalog::expire_pins() {
+  std::lock_guard lock(mutex_);
+  const uint64_t now_ns = clock_.monotonic_ns();
+  while (!pin_expiries_.empty() && pin_expiries_.front().first <= now_ns) {
+    auto found = pins_.find(pin_expiries_.front().second);
+    pin_expiries_.pop_front();
+    if (found == pins_.end() || found->second.expires_ns > now_ns) continue;
+    add(counters_.pins_expired, found->second.count);
+    release_pin_locked(found);
+  }
+}
+
+std::optional<IndexEntry> Catalog::peek(const Fingerprint& fingerprint) {
+  std::lock_guard lock(mutex_);
+  const IndexEntry* entry = find_readable_locked(fingerprint);
+  return entry == nullptr ? std::nullopt : std::optional<IndexEntry>(*entry);
+}
+
+// ---- puts ------------------------------------------------------------------------------------------------------
+
+void Catalog::begin_puts(std::span<Item> items) {
+  Completions completions;
+  std::vector<bool> keeper_wanted(devices_.size());
+  {
+    std::lock_guard lock(mutex_);
+    for (Item& item : items) {
+      if (item.phase == ItemPhase::kFinished) continue;
+      ItemResult result{.status = ItemStatus::kPresent};
+      if (!write_refusal_.ok()) {
+        item.phase = ItemPhase::kFinished;
+        result = {.status = ItemStatus::kError, .code = write_refusal_.code()};
+        completions.push_back({{JobRef(item.job), item.number, result}, write_refusal_.message()});
+        continue;
+      }
+      const IndexEntry* entry = find_readable_locked(item.fingerprint);
+      if (entry != nullptr && (entry->flags & kEntrySuspect) == 0) {
+        item.phase = ItemPhase::kFinished;
+        add(counters_.puts_present);
+        result.bytes = entry->payload_bytes;
+        Region& region = regions_[entry->region];
+        region.last_use_tick = tick();
+        // A durable put of a key that is there waits for that entry's descriptor.
+        if (item.durable && (entry->flags & kEntryUncommitted) != 0 && region.open) {
+          region.open->waiters.push_back({JobRef(item.job), item.number, result});
+          device_states_[region.device].commit_wanted = true;
+          keeper_wanted[region.device] = true;
+        } else {
+          completions.push_back({{JobRef(item.job), item.number, result}, {}});
+        }
+        continue;
+      }
+      auto [pending, added] = pending_puts_.try_emplace(item.fingerprint);
+      if (!added) {
+        item.phase = ItemPhase::kFinished;
+        add(counters_.puts_joined);
+        pending->second.joined.push_back({JobRef(item.job), item.number, result});
+        pending->second.joined_durable.push_back(item.durable);
+      }
+    }
+  }
+  for (uint16_t device = 0; device < keeper_wanted.size(); ++device) {
+    if (keeper_wanted[device]) wake_keeper(device);
+  }
+  settle(std::move(completions), {});
+}
+
+void Catalog::finish_put(Item& item) {
+  Completions completions;
+  std::string why;
+  bool wake = false;
+  {
+    std::lock_guard lock(mutex_);
+    Region& region = regions_[item.place.region];
+    OpenRegion& open = *region.open;
+    DeviceState& device = device_states_[region.device];
+    --open.writes_in_flight;
+    IndexEntry entry{.fingerprint = item.fingerprint,
+                     .checksum = item.checksum,
+                     .payload_bytes = static_cast<uint32_t>(item.payload_bytes),
+                     .region = item.place.region,
+                     .slot = item.place.slot.value & (kSlotsMax - 1),
+                     .flags = static_cast<uint32_t>(kEntryUncommitted | (item.page_hashes ? kEntryPageHashes : 0)),
+                     .generation_low = static_cast<uint32_t>(region.generation.value)};
+    if (open.poisoned) {
+      why = "its region was sealed by a failed flush before the descriptor was written";
+    } else if (!write_refusal_.ok()) {
+      why = write_refusal_.message();
+    } else {
+      if (IndexEntry* suspect = index_.find(item.fingerprint)) forget_entry_locked(suspect, true);
+    }
+    if (why.empty() && !index_.insert(entry)) {
+      why = format_text("the index is full: %llu blocks", static_cast<unsigned long long>(index_.size()));
+    }
+    if (why.empty()) {
+      ++region.live;
+      live_bytes_ += item.payload_bytes;
+      region.last_use_tick = tick();
+      PendingDescriptor& pending = open.pending.emplace_back();
+      pending.fingerprint = item.fingerprint;
+      pending.space = item.space;
+      pending.salt = item.salt;
+      format::Descriptor& descriptor = pending.descriptor;
+      descriptor.checksum = item.checksum;
+      std::memcpy(descriptor.key, item.key.bytes, item.key.size);
+      descriptor.key_bytes = item.key.size;
+      descriptor.write_seq = epoch_ << 40 | ++write_count_;
+      descriptor.parent = item.parent;
+      descriptor.depth = item.depth;
+      descriptor.payload_bytes = static_cast<uint32_t>(item.payload_bytes);
+      descriptor.slot = item.place.slot.value;
+      descriptor.space_index = item.space_index;
+      descriptor.salt_index = item.salt_index;
+      descriptor.meta_bytes = item.meta_bytes;
+      std::memcpy(descriptor.meta, item.meta, item.meta_bytes);
+      descriptor.flags = static_cast<uint16_t>(format::kDescriptorValid |
+                                               (item.key.is_digest ? format::kDescriptorKeyIsDigest : 0) |
+                                               (item.page_hashes ? format::kDescriptorPageHashes : 0));
+      ++device.pending;
+      if (device.first_pending_ns == UINT64_MAX) {
+        device.first_pending_ns = clock_.monotonic_ns();
+        wake = true;  // the keeper must learn that its commit timer runs
+      }
+    }
+    const ItemResult stored{.status = ItemStatus::kStored, .bytes = item.payload_bytes};
+    const ItemResult lost{.status = ItemStatus::kError, .code = Code::kIo};
+    PendingPut joined = std::move(pending_puts_[item.fingerprint]);
+    pending_puts_.erase(item.fingerprint);
+    joined.joined.push_back({JobRef(item.job), item.number, stored});
+    joined.joined_durable.push_back(item.durable);
+    for (size_t i = 0; i < joined.joined.size(); ++i) {
+      DurableWaiter& waiter = joined.joined[i];
+      if (!why.empty()) waiter.result = lost;
+      if (why.empty()) waiter.result.bytes = item.payload_bytes;
+      if (why.empty() && joined.joined_durable[i]) {
+        open.waiters.push_back(std::move(waiter));
+        device.commit_wanted = true;
+        wake = true;
+      } else {
+        completions.push_back({std::move(waiter), why});
+      }
+    }
+    if (open.pending.size() >= format::kDescriptorsPerBlock) wake = true;
+    if (open.seal_wanted && open.writes_in_flight == 0) wake = true;
+  }
+  add(why.empty() ? counters_.puts_stored : counters_.puts_failed);
+  if (why.empty()) add(counters_.bytes_put, item.payload_bytes);
+  if (wake) wake_keeper(item.place.device);
+  settle(std::move(completions), {});
+}
+
+void Catalog::fail_put(Item& item, bool allocated, bool device_failed, Code code, int io_errno,
+                       const std::string& text) {
+  Completions completions;
+  {
+    std::lock_guard lock(mutex_);
+    if (allocated) {
+      // I6: no more puts into a region that refused one; what it holds stays readable.
+      OpenRegion& open = *regions_[item.place.region].open;
+      --open.writes_in_flight;
+      if (device_failed) {
+        open.seal_wanted = true;
+        note_failure_locked();
+      }
+    }
+    PendingPut joined = std::move(pending_puts_[item.fingerprint]);
+    pending_puts_.erase(item.fingerprint);
+    joined.joined.push_back({JobRef(item.job), item.number, {}});
+    for (DurableWaiter& waiter : joined.joined) {
+      waiter.result = {.status = ItemStatus::kError, .code = code, .io_errno = io_errno};
+      completions.push_back({std::move(waiter), text});
+    }
+  }
+  add(code == Code::kBusy ? counters_.puts_busy : counters_.puts_failed);
+  if (allocated) wake_keeper(item.place.device);
+  settle(std::move(completions), {});
+}
+
+// ---- deletes ---------------------------------------------------------------------------------------------------
+
+void Catalog::mark_dead_locked(Region& region, SlotIndex slot) {
+  if (region.dead.empty()) region.dead = format::DeadBitmap(region.slot_count);
+  region.dead.set(slot);
+  region.bitmap_dirty = true;
+}
+
+void Catalog::forget_entry_locked(IndexEntry* entry, bool mark_dead) {
+  Region& region = regions_[entry->region];
+  --region.live;
+  live_bytes_ -= entry->payload_bytes;
+  if (mark_dead) {
+    bool was_pending = false;
+    if ((entry->flags & kEntryUncommitted) != 0 && region.open) {
+      // Not on the device yet: dropping the descriptor is all it takes.
+      was_pending = std::erase_if(region.open->pending, [&](const PendingDescriptor& pending) {
+                      return pending.descriptor.slot == entry->slot;
+                    }) != 0;
+      if (was_pending) --device_states_[region.device].pending;
+    }
+    if (!was_pending) mark_dead_locked(region, SlotIndex{entry->slot});
+  }
+  index_.erase(entry);
+}
+
+ItemResult Catalog::erase(const Fingerprint& fingerprint, const Eviction& named) {
+  ItemResult result{.status = ItemStatus::kMiss};
+  {
+    std::lock_guard lock(mutex_);
+    if (!write_refusal_.ok()) return {.status = ItemStatus::kError, .code = write_refusal_.code()};
+    IndexEntry* entry = find_readable_locked(fingerprint);
+    if (entry == nullptr) return result;
+    if (pins_.contains(fingerprint)) return {.status = ItemStatus::kError, .code = Code::kBusy};
+    result = {.status = ItemStatus::kDeleted, .bytes = entry->payload_bytes};
+    forget_entry_locked(entry, true);
+    // An older copy must not come back when this one is gone.
+    auto [first, last] = superseded_.equal_range(fingerprint);
+    for (auto copy = first; copy != last; ++copy) {
+      Region& region = regions_[copy->second.region];
+      if (static_cast<uint32_t>(region.generation.value) == copy->second.generation_low) {
+        mark_dead_locked(region, SlotIndex{copy->second.slot});
+      }
+    }
+    superseded_.erase(first, last);
+  }
+  add(counters_.deletes);
+  if (evictions_.has_subscribers()) {
+    Eviction eviction = named;
+    eviction.payload_bytes = result.bytes;
+    evictions_.publish({std::move(eviction)});
+  }
+  return result;
+}
+
+bool Catalog::drop_at(const Fingerprint& fingerprint, uint32_t number, SlotIndex slot, uint64_t generation) {
+  std::lock_guard lock(mutex_);
+  IndexEntry* entry = index_.find(fingerprint);
+  if (entry == nullptr || entry->region != number || entry->slot != slot.value ||
+      regions_[number].generation.value != generation) {
+    return false;
+  }
+  forget_entry_locked(entry, true);
+  return true;
+}
+
+// ---- state -----------------------------------------------------------------------------------------------------
+
+void Catalog::settle(Completions completions, std::vector<Eviction> evictions) {
+  for (auto& [waiter, text] : completions) {
+    static_cast<BatchJob*>(waiter.job.get())->complete_item(waiter.item, waiter.result, std::move(text));
+  }
+  evictions_.publish(std::move(evictions));
+}
+
+void Catalog::note_failure_locked() {
+  if (++failures_ >= options_.failures_max && write_refusal_.ok()) {
+    write_refusal_ = Status(Code::kIo, format_text("read-only after %u failed writes; see stats() for the counts",
+                                                   failures_));
+  }
+}
+
+void Catalog::set_read_only(const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (write_refusal_.ok()) write_refusal_ = Status(Code::kFenced, why);
+  }
+  for (uint16_t device = 0; device < devices_.size(); ++device) space_changed(device);  // waiting puts are refused
+}
+
+void Catalog::set_offline(Code code, const std::string& why) {
+  {
+    std::lock_guard lock(mutex_);
+    if (refusal_.ok()) refusal_ = Status(code, why);
+    write_refusal_ = refusal_;
+  }
+  for (uint16_t device = 0; device < devices_.size(); ++device) space_changed(device);
+}
+
+Status Catalog::writable() {
+  std::lock_guard lock(mutex_);
+  return write_refusal_;
+}
+
+Status Catalog::usable() {
+  std::lock_guard lock(mutex_);
+  return refusal_;
+}
+
+uint64_t Catalog::take_lost() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(lost_, 0);
+}
+
+std::vector<std::pair<std::string, double>> Catalog::numbers() {
+  std::lock_guard lock(mutex_);
+  uint64_t by_state[5] = {};
+  uint64_t occupied_bytes = 0;
+  uint64_t pinned_regions = 0;
+  for (const Region& region : regions_) {
+    ++by_state[static_cast<size_t>(region.state)];
+    if (region.state != RegionState::kFree) occupied_bytes += devices_[region.device].geometry.region_bytes;
+    pinned_regions += region.pins != 0;
+  }
+  uint64_t capacity_bytes = 0;
+  for (const DeviceShape& shape : devices_) capacity_bytes += shape.geometry.memory_bytes();
+  return {
+      {"blocks", static_cast<double>(index_.size())},
+      {"blocks_max", static_cast<double>(index_.blocks_max())},
+      {"index_bytes", static_cast<double>(index_.memory_bytes())},
+      {"live_bytes", static_cast<double>(live_bytes_)},
+      {"occupied_bytes", static_cast<double>(occupied_bytes)},
+      {"capacity_bytes", static_cast<double>(capacity_bytes)},
+      {"regions", static_cast<double>(regions_.size())},
+      {"regions_free", static_cast<double>(by_state[0])},
+      {"regions_open", static_cast<double>(by_state[1])},
+      {"regions_sealed", static_cast<double>(by_state[2])},
+      {"regions_retiring", static_cast<double>(by_state[3])},
+      {"regions_quarantined", static_cast<double>(by_state[4])},
+      {"regions_pinned", static_cast<double>(pinned_regions)},
+      {"pins", static_cast<double>(pins_.size())},
+      {"puts_in_flight", static_cast<double>(pending_puts_.size())},
+      {"write_failures", static_cast<double>(failures_)},
+  };
+}
+
+}  // namespace kvstore::store

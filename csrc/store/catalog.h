@@ -1,0 +1,233 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Catalog: what is where. The block index, the region table, puts in flight and pins, under one mutex with
+// short critical sections. Does no I/O: engines move payload, keepers move metadata, both report here.
+//
+// Guarantees kept here:
+//   I3  a region with pins is never handed out again; a retiring region takes no new reader
+//   I6  a failed write seals its region; a failed flush or descriptor write also loses what is pending there
+//   I7  space is reused by whole regions, first emptied last; a region of unknown outcome is not reclaimed
+//   I8  an entry appears only when its payload write has completed
+// Thread-safe. Completions of jobs are made outside the mutex.
+
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "format/superblock.h"
+#include "store/counters.h"
+#include "store/evictions.h"
+#include "store/index.h"
+#include "store/region.h"
+#include "store/spaces.h"
+
+namespace kvstore::store {
+
+struct FingerprintHash {
+  size_t operator()(const Fingerprint& fingerprint) const { return static_cast<size_t>(fingerprint.low); }
+};
+
+enum class Allocation : uint8_t {
+  kGranted,
+  kWait,   // a region is being opened or reclaimed; the engine is woken then
+  kBusy,   // nothing can be reclaimed: every region is pinned, quarantined or failed
+  kRefused,  // the store takes no writes any more; writable() says why
+};
+
+// One round of a keeper's commit of one region.
+struct CommitWork {
+  uint32_t region = 0;
+  std::vector<PendingDescriptor> descriptors;
+  std::vector<DurableWaiter> waiters;
+  std::vector<format::DictionaryWriter::EncodedBlock> dictionary;
+};
+
+struct OpenPlan {
+  uint32_t region = 0;
+  uint64_t extent_bytes = 0;
+  uint32_t slot_count = 0;
+  Generation generation;   // of the life that begins
+};
+
+class Catalog {
+ public:
+  struct DeviceShape {
+    format::Geometry geometry;
+    format::Uuid store_uuid{};
+  };
+  Catalog(const StoreOptions& options, std::vector<DeviceShape> devices, uint64_t epoch, uint64_t blocks_max,
+          SpaceRegistry& spaces, Counters& counters, EvictionHub& evictions, Clock& clock);
+
+  // Told when keepers have work (device) and when waiting puts may go on. Set before threads start.
+  std::function<void(uint16_t device)> wake_keeper;
+  std::function<void(uint16_t device)> space_changed;
+
+  // ---- reads ----
+  // Resolves each item in place: a hit gets its place, sizes and checksum and pins its region; a miss is phase
+  // kFinished. Touches tail first, so that of one chain the head is the youngest.
+  void begin_reads(std::span<Item> items, Verify verify);
+  void end_read(const Item& item);
+  // The payload did not verify twice: removes the entry if it is still there. True when another copy took its
+  // place (I12) and the read may be tried again.
+  bool drop_corrupt(const Item& item);
+  void mark_verified(const Item& item);
+  // A read failed with an I/O error: the next put of the key writes a fresh copy instead of finding it present.
+  void mark_suspect(const Item& item);
+
+  // ---- index only ----
+  struct Key {
+    Fingerprint fingerprint;
+  };
+  void lookup(std::span<const Key> keys, bool pin, std::span<int64_t> payload_bytes);
+  uint64_t match_prefix(std::span<const Key> keys, bool pin);
+  void unpin(std::span<const Key> keys);
+  void touch(std::span<const Key> keys);
+  void expire_pins();
+  std::optional<IndexEntry> peek(const Fingerprint& fingerprint);
+
+  // ---- puts ----
+  // Items that are present or join a put in flight are completed or attached here (phase kFinished).
+  void begin_puts(std::span<Item> items);
+  // A place for an item's extent on `device`. kGranted counts a write in flight.
+  Allocation allocate(Item& item, uint16_t device);
+  // Payload written and hashed.
+  void finish_put(Item& item);
+  // `device_failed`: a write failed, its region is sealed. `unknown`: the write may still land (I7).
+  void fail_put(Item& item, bool allocated, bool device_failed, Code code, int io_errno, const std::string& text);
+  void write_outcome_unknown(const Item& item);
+  void write_outcome_known(const Item& item);
+
+  // ---- deletes ----
+  ItemResult erase(const Fingerprint& fingerprint, const Eviction& eviction);
+  bool drop_at(const Fingerprint& fingerprint, uint32_t region, SlotIndex slot, uint64_t generation);
+
+  // ---- keeper of one device ----
+  std::vector<CommitWork> take_commits(uint16_t device);
+  void commit_done(CommitWork work, const Status& status, bool flush_failed);
+  std::optional<OpenPlan> next_open(uint16_t device);
+  void open_done(const OpenPlan& plan, const Status& status);
+  std::optional<uint32_t> next_seal(uint16_t device);
+  void seal_done(uint32_t region, const Status& status);
+  std::optional<uint32_t> next_victim(uint16_t device);
+  struct EvictedBlock {
+    Fingerprint fingerprint;
+    SlotIndex slot;
+  };
+  // Which of the blocks were live here, and now are misses.
+  std::vector<bool> evict(uint32_t region, std::span<const EvictedBlock> blocks);
+  void reclaimed(uint32_t region);
+  std::optional<uint32_t> next_bitmap(uint16_t device, format::DeadBitmap& copy);
+  void bitmap_done(uint32_t region, const Status& status);
+  // Every open region of the device is sealed (close).
+  void seal_all(uint16_t device);
+  uint64_t oldest_pending_ns(uint16_t device);     // when something first waited for a commit; UINT64_MAX: nothing
+  bool commit_is_due(uint16_t device);             // 31 pending, or somebody waits
+  // The claim on the device was read back and is ours. Puts wait while that is older than one and a half heartbeats:
+  // a contender that saw no sign of us for two may by then own the device.
+  void confirmed(uint16_t device);
+  uint64_t confirmed_ns(uint16_t device);
+
+  // ---- recovery (single-threaded, before the store is handed out) ----
+  Index& index() { return index_; }
+  Region& region(uint32_t number) { return regions_[number]; }
+  uint32_t region_number(uint16_t device, RegionId id) const { return first_region_[device] + id.value; }
+  uint32_t region_count() const { return static_cast<uint32_t>(regions_.size()); }
+  const DeviceShape& shape(uint16_t device) const { return devices_[device]; }
+  void recovered(std::vector<IndexBuilder::Candidate> superseded, uint64_t live_bytes);
+
+  // ---- state ----
+  void set_read_only(const std::string& why);
+  void set_offline(Code code, const std::string& why);
+  Status writable();
+  Status usable();
+  // Blocks lost since the last call (I6).
+  uint64_t take_lost();
+  uint64_t epoch() const { return epoch_; }
+  // A copy of a region's plain fields, for listings.
+  Region snapshot(uint32_t number);
+  bool pin_region(uint32_t number, Generation generation);
+  void unpin_region(uint32_t number);
+  std::vector<std::pair<std::string, double>> numbers();
+
+ private:
+  struct PendingPut {
+    std::vector<DurableWaiter> joined;
+    std::vector<bool> joined_durable;
+  };
+  struct Pin {
+    uint32_t count = 0;
+    uint32_t region = 0;
+    uint64_t expires_ns = 0;
+  };
+  struct DeviceState {
+    std::deque<uint32_t> free;             // first emptied, last reused (I7)
+    std::vector<uint32_t> open;            // numbers of open regions
+    std::vector<uint64_t> wanted;          // extent sizes somebody waits for
+    uint32_t open_max = 1;
+    uint64_t first_pending_ns = UINT64_MAX;
+    uint32_t pending = 0;
+    bool commit_wanted = false;
+    bool reclaiming = false;
+    uint64_t confirmed_ns = 0;
+  };
+  using Completions = std::vector<std::pair<DurableWaiter, std::string>>;
+
+  uint64_t tick() { return ++tick_; }
+  void fill_grant_locked(Item& item, const IndexEntry& entry, Verify verify);
+  IndexEntry* find_readable_locked(const Fingerprint& fingerprint);
+  IndexEntry* find_at_locked(const Fingerprint& fingerprint, const Place& place);
+  void pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& entry);
+  void release_pin_locked(std::unordered_map<Fingerprint, Pin, FingerprintHash>::iterator pin);
+  void forget_entry_locked(IndexEntry* entry, bool mark_dead);
+  void mark_dead_locked(Region& region, SlotIndex slot);
+  bool revive_superseded_locked(const Fingerprint& fingerprint);
+  bool fits_locked(const Region& region, uint64_t extent_bytes) const;
+  bool reclaim_possible_locked(uint16_t device) const;
+  bool is_victim_locked(const Region& region) const;
+  void lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost, std::vector<DurableWaiter> waiters,
+                           const std::string& why, Completions& completions, std::vector<Eviction>& evictions);
+  void poison_locked(uint32_t number, const std::string& why, Completions& completions,
+                     std::vector<Eviction>& evictions);
+  void note_failure_locked();
+  void settle(Completions completions, std::vector<Eviction> evictions);
+  Eviction eviction_of(const format::Descriptor& descriptor, SpaceId space, const std::string& salt,
+                       EvictionReason reason) const;
+
+  const StoreOptions& options_;
+  const std::vector<DeviceShape> devices_;
+  const uint64_t epoch_;
+  SpaceRegistry& spaces_;
+  Counters& counters_;
+  EvictionHub& evictions_;
+  Clock& clock_;
+
+  std::mutex mutex_;
+  Index index_;
+  std::vector<Region> regions_;
+  std::vector<uint32_t> first_region_;   // of each device
+  std::vector<DeviceState> device_states_;
+  std::unordered_map<Fingerprint, PendingPut, FingerprintHash> pending_puts_;
+  std::unordered_map<Fingerprint, Pin, FingerprintHash> pins_;
+  std::deque<std::pair<uint64_t, Fingerprint>> pin_expiries_;   // in order: every lease is equally long
+  std::unordered_multimap<Fingerprint, IndexEntry, FingerprintHash> superseded_;
+  uint64_t tick_ = 0;
+  uint64_t write_count_ = 0;             // low 40 bits of write_seq
+  uint64_t live_bytes_ = 0;
+  uint64_t lost_ = 0;
+  uint32_t failures_ = 0;
+  Status write_refusal_;                 // ok while writable
+  Status refusal_;                       // ok while usable at all
+};
+
+}  // namespace kvstore::store

@@ -1,0 +1,496 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The life of a region as the catalog sees it:
+//
+//   free -> (opening) -> open -> sealed -> retiring -> free        first emptied, last reused (I7)
+//                          \-> quarantined: a header or payload write of unknown outcome
+//
+// The keeper of the device drives the transitions and does the I/O that each needs; see keeper.h.
+
+#include <algorithm>
+
+#include "store/catalog.h"
+
+namespace kvstore::store {
+
+namespace {
+
+// A rare size shares the region of a larger class if it wastes at most an eighth of each extent.
+constexpr uint64_t kSharingWasteDivisor = 8;
+
+}  // namespace
+
+// ---- places for puts -------------------------------------------------------------------------------------------
+
+bool Catalog::fits_locked(const Region& region, uint64_t extent_bytes) const {
+  return region.state == RegionState::kOpen && !region.open->seal_wanted &&
+         region.open->slots_given < region.slot_count && region.extent_bytes >= extent_bytes &&
+         region.extent_bytes - extent_bytes <= region.extent_bytes / kSharingWasteDivisor;
+}
+
+bool Catalog::is_victim_locked(const Region& region) const {
+  const bool filled = region.state == RegionState::kSealed || region.state == RegionState::kQuarantined;
+  return filled && !region.opening && region.pins == 0 && region.unknown_writes == 0 &&
+         region.quarantined_until_ns <= clock_.monotonic_ns();
+}
+
+bool Catalog::reclaim_possible_locked(uint16_t device) const {
+  const DeviceState& state = device_states_[device];
+  if (!state.free.empty() || state.reclaiming) return true;
+  const uint32_t first = first_region_[device];
+  for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
+    const Region& region = regions_[number];
+    if (region.opening || region.state == RegionState::kRetiring || is_victim_locked(region)) return true;
+    if (region.state == RegionState::kOpen && region.open->seal_wanted) return true;  // a victim soon
+  }
+  return false;
+}
+
+Allocation Catalog::allocate(Item& item, uint16_t device) {
+  const uint64_t extent_bytes = format::extent_bytes_needed(item.payload_bytes, item.page_hashes);
+  bool wake = false;
+  Allocation outcome = Allocation::kWait;
+  {
+    std::lock_guard lock(mutex_);
+    DeviceState& state = device_states_[device];
+    if (!write_refusal_.ok()) return Allocation::kRefused;
+    Region* best = nullptr;
+    if (clock_.monotonic_ns() - state.confirmed_ns > options_.heartbeat_ns + options_.heartbeat_ns / 2) {
+      wake = true;
+    } else
+    for (uint32_t number : state.open) {
+      Region& region = regions_[number];
+      if (fits_locked(region, extent_bytes) && (best == nullptr || region.extent_bytes < best->extent_bytes)) {
+        best = &region;
+      }
+    }
+    if (wake) {
+      // Not confirmed lately: the keeper reads the claim back and calls confirmed().
+    } else if (best != nullptr) {
+      OpenRegion& open = *best->open;
+      const auto space = open.dictionary.add(format::DictionaryKind::kSpace, spaces_.find(item.space)->json);
+      const auto salt = item.salt.empty() ? std::optional<uint16_t>(format::kNoSalt)
+                                          : open.dictionary.add(format::DictionaryKind::kSalt, item.salt);
+      if (space && salt) {
+        item.space_index = *space;
+        item.salt_index = *salt;
+        item.place = {device, static_cast<uint32_t>(best - regions_.data()), best->id, SlotIndex{open.slots_given},
+                      best->generation, 0};
+        item.place.offset_bytes =
+            devices_[device].geometry.extent_offset(best->id, best->extent_bytes, item.place.slot);
+        ++open.writes_in_flight;
+        open.last_put_tick = tick();
+        if (++open.slots_given == best->slot_count) open.seal_wanted = true;
+        return Allocation::kGranted;
+      }
+      open.seal_wanted = true;  // the dictionary is full
+      wake = true;
+    }
+    if (std::find(state.wanted.begin(), state.wanted.end(), extent_bytes) == state.wanted.end()) {
+      state.wanted.push_back(extent_bytes);
+      wake = true;
+    }
+    if (best == nullptr && !reclaim_possible_locked(device)) {
+      // Open regions of other sizes with nothing to do could still be sealed and reclaimed.
+      const bool sealable = std::any_of(state.open.begin(), state.open.end(), [&](uint32_t number) {
+        return regions_[number].open->writes_in_flight == 0 && regions_[number].pins == 0;
+      });
+      if (!sealable) {
+        std::erase(state.wanted, extent_bytes);
+        outcome = Allocation::kBusy;
+      }
+    }
+  }
+  if (wake) wake_keeper(device);
+  return outcome;
+}
+
+// ---- opening ---------------------------------------------------------------------------------------------------
+
+std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  DeviceState& state = device_states_[device];
+  if (!write_refusal_.ok()) return std::nullopt;
+  while (!state.wanted.empty()) {
+    const uint64_t extent_bytes = state.wanted.front();
+    const bool served = std::any_of(state.open.begin(), state.open.end(), [&](uint32_t number) {
+      return fits_locked(regions_[number], extent_bytes);
+    });
+    if (served) {
+      state.wanted.erase(state.wanted.begin());
+      continue;
+    }
+    const auto serving = std::count_if(state.open.begin(), state.open.end(), [&](uint32_t number) {
+      return !regions_[number].open->seal_wanted;
+    });
+    if (static_cast<uint32_t>(serving) >= state.open_max || state.free.empty()) {
+      // The least recently used open region makes room: by its place among the open ones, or by becoming a victim.
+      Region* oldest = nullptr;
+      for (uint32_t number : state.open) {
+        Region& region = regions_[number];
+        if (region.open->seal_wanted) continue;
+        if (oldest == nullptr || region.open->last_put_tick < oldest->open->last_put_tick) oldest = &region;
+      }
+      const bool others_can_go = state.reclaiming || std::any_of(regions_.begin(), regions_.end(), [&](const Region& region) {
+        return region.device == device && (is_victim_locked(region) || region.state == RegionState::kRetiring);
+      });
+      if (oldest != nullptr && (static_cast<uint32_t>(serving) >= state.open_max || !others_can_go)) {
+        oldest->open->seal_wanted = true;
+      }
+      if (state.free.empty()) return std::nullopt;
+      if (static_cast<uint32_t>(serving) > state.open_max) return std::nullopt;
+    }
+    OpenPlan plan;
+    plan.region = state.free.front();
+    state.free.pop_front();
+    state.wanted.erase(state.wanted.begin());
+    Region& region = regions_[plan.region];
+    region.opening = true;
+    plan.extent_bytes = extent_bytes;
+    plan.slot_count = static_cast<uint32_t>(
+        std::min<uint64_t>(devices_[device].geometry.region_bytes / extent_bytes, devices_[device].geometry.slots_max()));
+    plan.generation = Generation{region.generation.value + 1};
+    return plan;
+  }
+  return std::nullopt;
+}
+
+void Catalog::open_done(const OpenPlan& plan, const Status& status) {
+  Region& region = regions_[plan.region];
+  {
+    std::lock_guard lock(mutex_);
+    region.opening = false;
+    // Even when a header write failed it may have landed: the generation is spent (I2).
+    region.generation = plan.generation;
+    if (status.ok()) {
+      region.state = RegionState::kOpen;
+      region.extent_bytes = plan.extent_bytes;
+      region.slot_count = plan.slot_count;
+      region.live = 0;
+      region.dead = {};
+      region.bitmap_dirty = false;
+      region.bitmap_sequence = 0;
+      region.bitmap_copy = 0;
+      region.last_use_tick = tick();
+      region.open = std::make_unique<OpenRegion>(devices_[region.device].geometry.dictionary_blocks);
+      region.open->last_put_tick = region.last_use_tick;
+      device_states_[region.device].open.push_back(plan.region);
+    } else {
+      region.state = RegionState::kQuarantined;
+      region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
+      note_failure_locked();
+    }
+  }
+  if (status.ok()) add(counters_.regions_opened);
+  space_changed(region.device);
+}
+
+// ---- committing ------------------------------------------------------------------------------------------------
+
+bool Catalog::commit_is_due(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  const DeviceState& state = device_states_[device];
+  return state.commit_wanted || state.pending >= format::kDescriptorsPerBlock;
+}
+
+uint64_t Catalog::oldest_pending_ns(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  return device_states_[device].first_pending_ns;
+}
+
+std::vector<CommitWork> Catalog::take_commits(uint16_t device) {
+  std::vector<CommitWork> work;
+  std::lock_guard lock(mutex_);
+  DeviceState& state = device_states_[device];
+  state.commit_wanted = false;
+  state.first_pending_ns = UINT64_MAX;
+  state.pending = 0;
+  for (uint32_t number : state.open) {
+    Region& region = regions_[number];
+    OpenRegion& open = *region.open;
+    if (open.poisoned || (open.pending.empty() && open.waiters.empty())) continue;
+    CommitWork& one = work.emplace_back();
+    one.region = number;
+    one.descriptors = std::move(open.pending);
+    one.waiters = std::move(open.waiters);
+    open.pending.clear();
+    open.waiters.clear();
+    if (open.dictionary.has_staged()) {
+      format::BlockHeader identity;
+      identity.store_uuid = devices_[device].store_uuid;
+      identity.region = region.id.value;
+      identity.generation = region.generation.value;
+      identity.owner_epoch = epoch_;
+      one.dictionary = open.dictionary.take_blocks(identity);
+    }
+  }
+  return work;
+}
+
+void Catalog::commit_done(CommitWork work, const Status& status, bool flush_failed) {
+  Completions completions;
+  std::vector<Eviction> evictions;
+  {
+    std::lock_guard lock(mutex_);
+    Region& region = regions_[work.region];
+    if (status.ok()) {
+      for (const PendingDescriptor& pending : work.descriptors) {
+        IndexEntry* entry = index_.find(pending.fingerprint);
+        if (entry != nullptr && entry->region == work.region && entry->slot == pending.descriptor.slot) {
+          entry->flags &= static_cast<uint8_t>(~kEntryUncommitted);
+        }
+      }
+      for (DurableWaiter& waiter : work.waiters) completions.push_back({std::move(waiter), {}});
+    } else {
+      note_failure_locked();
+      lose_pending_locked(work.region, std::move(work.descriptors), std::move(work.waiters), status.message(),
+                          completions, evictions);
+      poison_locked(work.region, status.message(), completions, evictions);
+      if (flush_failed) {
+        // I6: a failed flush says nothing about which writes it dropped: every region written since the last good
+        // one is suspect, and on this device those are the open ones.
+        for (uint32_t number : device_states_[region.device].open) {
+          poison_locked(number, status.message(), completions, evictions);
+        }
+      }
+    }
+  }
+  settle(std::move(completions), std::move(evictions));
+}
+
+void Catalog::lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost,
+                                  std::vector<DurableWaiter> waiters, const std::string& why, Completions& completions,
+                                  std::vector<Eviction>& evictions) {
+  for (const PendingDescriptor& pending : lost) {
+    IndexEntry* entry = index_.find(pending.fingerprint);
+    if (entry == nullptr || entry->region != number || entry->slot != pending.descriptor.slot) continue;
+    forget_entry_locked(entry, false);
+    ++lost_;
+    add(counters_.blocks_lost);
+    evictions.push_back(eviction_of(pending.descriptor, pending.space, pending.salt, EvictionReason::kLost));
+  }
+  for (DurableWaiter& waiter : waiters) {
+    waiter.result = {.status = ItemStatus::kError, .code = Code::kIo};
+    completions.push_back({std::move(waiter), why});
+  }
+}
+
+void Catalog::poison_locked(uint32_t number, const std::string& why, Completions& completions,
+                            std::vector<Eviction>& evictions) {
+  OpenRegion& open = *regions_[number].open;
+  open.poisoned = true;
+  open.seal_wanted = true;
+  std::vector<PendingDescriptor> pending = std::move(open.pending);
+  std::vector<DurableWaiter> waiters = std::move(open.waiters);
+  open.pending.clear();
+  open.waiters.clear();
+  lose_pending_locked(number, std::move(pending), std::move(waiters), why, completions, evictions);
+}
+
+Eviction Catalog::eviction_of(const format::Descriptor& descriptor, SpaceId space, const std::string& salt,
+                              EvictionReason reason) const {
+  Eviction eviction;
+  eviction.space = spaces_.find(space)->json;
+  eviction.salt = salt;
+  const format::StoredKey key = stored_key_of(descriptor);
+  eviction.key = key.view();
+  eviction.key_is_digest = key.is_digest;
+  eviction.payload_bytes = descriptor.payload_bytes;
+  eviction.reason = reason;
+  return eviction;
+}
+
+// ---- sealing ---------------------------------------------------------------------------------------------------
+
+std::optional<uint32_t> Catalog::next_seal(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  for (uint32_t number : device_states_[device].open) {
+    const OpenRegion& open = *regions_[number].open;
+    if (open.seal_wanted && open.writes_in_flight == 0 && open.pending.empty() && open.waiters.empty()) return number;
+  }
+  return std::nullopt;
+}
+
+void Catalog::seal_done(uint32_t number, const Status& status) {
+  uint16_t device = 0;
+  {
+    std::lock_guard lock(mutex_);
+    Region& region = regions_[number];
+    device = region.device;
+    region.state = RegionState::kSealed;
+    region.descriptor_count = region.open->committed();
+    region.dictionary_count = region.open->dictionary.blocks_used();
+    if (!status.ok()) {
+      // Readable, and recovery would find it open and seal it; but not to be reclaimed while its header is unknown.
+      region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
+      note_failure_locked();
+    }
+    std::erase(device_states_[device].open, number);
+    region.open.reset();
+  }
+  add(counters_.regions_sealed);
+  space_changed(device);
+}
+
+void Catalog::seal_all(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  for (uint32_t number : device_states_[device].open) regions_[number].open->seal_wanted = true;
+}
+
+void Catalog::write_outcome_unknown(const Item& item) {
+  std::lock_guard lock(mutex_);
+  Region& region = regions_[item.place.region];
+  ++region.unknown_writes;
+  region.quarantined_until_ns = UINT64_MAX;
+  if (region.open) region.open->seal_wanted = true;
+}
+
+void Catalog::write_outcome_known(const Item& item) {
+  std::lock_guard lock(mutex_);
+  Region& region = regions_[item.place.region];
+  if (--region.unknown_writes == 0) region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
+}
+
+// ---- reclaiming ------------------------------------------------------------------------------------------------
+
+std::optional<uint32_t> Catalog::next_victim(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  DeviceState& state = device_states_[device];
+  state.reclaiming = false;
+  if (!write_refusal_.ok()) return std::nullopt;
+  const uint32_t region_count = devices_[device].geometry.region_count;
+  const size_t target = std::min<size_t>(options_.free_regions_target, std::max<uint32_t>(region_count / 8, 1));
+  if (state.free.size() >= target && !index_.nearly_full()) return std::nullopt;
+  Region* victim = nullptr;
+  const uint32_t first = first_region_[device];
+  for (uint32_t number = first; number < first + region_count; ++number) {
+    Region& region = regions_[number];
+    if (!is_victim_locked(region)) continue;
+    if (victim == nullptr || region.last_use_tick < victim->last_use_tick) victim = &region;
+  }
+  if (victim == nullptr) return std::nullopt;
+  victim->state = RegionState::kRetiring;
+  state.reclaiming = true;
+  return static_cast<uint32_t>(victim - regions_.data());
+}
+
+std::vector<bool> Catalog::evict(uint32_t number, std::span<const EvictedBlock> blocks) {
+  std::vector<bool> was_live(blocks.size());
+  std::lock_guard lock(mutex_);
+  uint64_t count = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    IndexEntry* entry = index_.find(blocks[i].fingerprint);
+    if (entry == nullptr || entry->region != number || entry->slot != blocks[i].slot.value) continue;
+    forget_entry_locked(entry, false);
+    was_live[i] = true;
+    ++count;
+  }
+  add(counters_.blocks_evicted, count);
+  return was_live;
+}
+
+void Catalog::reclaimed(uint32_t number) {
+  uint16_t device = 0;
+  bool unnamed = false;
+  {
+    std::lock_guard lock(mutex_);
+    Region& region = regions_[number];
+    device = region.device;
+    if (region.live != 0) {
+      // Descriptors that could not be read back: the entries are found the slow way, their names are not.
+      unnamed = true;
+      const uint64_t removed = index_.erase_region(number, [&](const IndexEntry& entry) {
+        live_bytes_ -= entry.payload_bytes;
+      });
+      region.live = 0;
+      add(counters_.blocks_evicted, removed);
+    }
+    std::erase_if(superseded_, [&](const auto& copy) { return copy.second.region == number; });
+    region.state = RegionState::kFree;
+    region.quarantined_until_ns = 0;
+    region.dead = {};
+    region.bitmap_dirty = false;
+    device_states_[device].free.push_back(number);
+    device_states_[device].reclaiming = false;
+  }
+  if (unnamed) evictions_.publish_unnamed();
+  add(counters_.regions_reclaimed);
+  space_changed(device);
+}
+
+// ---- ownership -------------------------------------------------------------------------------------------------
+
+void Catalog::confirmed(uint16_t device) {
+  bool stale = false;
+  {
+    std::lock_guard lock(mutex_);
+    const uint64_t now_ns = clock_.monotonic_ns();
+    stale = now_ns - device_states_[device].confirmed_ns > options_.heartbeat_ns;
+    device_states_[device].confirmed_ns = now_ns;
+  }
+  if (stale) space_changed(device);
+}
+
+uint64_t Catalog::confirmed_ns(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  return device_states_[device].confirmed_ns;
+}
+
+// ---- dead bitmaps ----------------------------------------------------------------------------------------------
+
+std::optional<uint32_t> Catalog::next_bitmap(uint16_t device, format::DeadBitmap& copy) {
+  std::lock_guard lock(mutex_);
+  if (!write_refusal_.ok()) return std::nullopt;
+  const uint32_t first = first_region_[device];
+  for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
+    Region& region = regions_[number];
+    // I7: metadata of a region with a write of unknown outcome is left alone.
+    if (!region.bitmap_dirty || region.state == RegionState::kRetiring || region.unknown_writes != 0) continue;
+    region.bitmap_dirty = false;
+    copy = region.dead;
+    return number;
+  }
+  return std::nullopt;
+}
+
+void Catalog::bitmap_done(uint32_t number, const Status& status) {
+  if (status.ok()) return;
+  std::lock_guard lock(mutex_);
+  regions_[number].bitmap_dirty = true;  // tried again with the next flush
+  note_failure_locked();
+}
+
+// ---- recovery --------------------------------------------------------------------------------------------------
+
+void Catalog::recovered(std::vector<IndexBuilder::Candidate> superseded, uint64_t live_bytes) {
+  std::lock_guard lock(mutex_);
+  for (const IndexBuilder::Candidate& copy : superseded) superseded_.emplace(copy.entry.fingerprint, copy.entry);
+  live_bytes_ = live_bytes;
+  for (uint32_t number = 0; number < regions_.size(); ++number) {
+    if (regions_[number].state == RegionState::kFree) device_states_[regions_[number].device].free.push_back(number);
+    tick_ = std::max(tick_, regions_[number].last_use_tick);
+  }
+}
+
+Region Catalog::snapshot(uint32_t number) {
+  std::lock_guard lock(mutex_);
+  const Region& region = regions_[number];
+  Region copy;
+  copy.device = region.device;
+  copy.id = region.id;
+  copy.state = region.state;
+  copy.generation = region.generation;
+  copy.extent_bytes = region.extent_bytes;
+  copy.slot_count = region.slot_count;
+  copy.pins = region.pins;
+  copy.live = region.live;
+  copy.dead = region.dead;
+  copy.descriptor_count = region.open ? region.open->committed() : region.descriptor_count;
+  copy.dictionary_count = region.open ? region.open->dictionary.blocks_used() : region.dictionary_count;
+  copy.last_use_tick = region.last_use_tick;
+  copy.quarantined_until_ns = region.quarantined_until_ns;
+  return copy;
+}
+
+}  // namespace kvstore::store

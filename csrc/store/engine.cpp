@@ -1,0 +1,682 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "store/engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstring>
+#include <future>
+
+namespace kvstore::store {
+
+namespace {
+
+constexpr uint64_t kTimeCheckNs = 20'000'000;
+constexpr uint64_t kIdleWaitNs = 1'000'000'000;
+constexpr uint32_t kPiecesAlways = 16;        // a window smaller than this many pieces would starve the device
+constexpr size_t kScanMax = 64;               // items looked past when the first ones' devices are full
+constexpr uint64_t kStoreShare = 10;          // stores keep at least one tenth
+constexpr uint32_t kCompletedMax = 32;        // collected per poll
+
+uint64_t stage_bytes(const Item& item) {
+  return item.stage == ItemStage::kPayload ? item.payload_bytes : page_table_bytes(item.payload_bytes);
+}
+
+bool wants_part(const Item& item) { return item.wanted_offset != 0 || item.wanted_bytes != item.payload_bytes; }
+
+}  // namespace
+
+Engine::Engine(const StoreOptions& options, Setup setup, Catalog& catalog, Counters& counters, Clock& clock)
+    : options_(options),
+      setup_(std::move(setup)),
+      catalog_(catalog),
+      counters_(counters),
+      clock_(clock),
+      queue_(std::move(setup_.queue)),
+      staging_(options.staging_bytes),
+      window_used_(setup_.devices.size()),
+      window_pieces_(setup_.devices.size()) {}
+
+Engine::~Engine() {
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Engine::start() {
+  const auto prepare = [this]() -> Status {
+    if (!queue_) {
+      KVS_ASSIGN(queue_, setup_.make_queue());
+    }
+    // Twice the depth: a completed piece keeps its slot until it is hashed, and must not hold up the refill.
+    pieces_ = std::vector<Piece>(size_t{2} * queue_->depth());
+    last_pages_ = AlignedBuffer(pieces_.size() * kPageBytes);
+    for (size_t i = pieces_.size(); i-- > 0;) {
+      Piece& piece = pieces_[i];
+      piece.last_page = last_pages_.data() + i * kPageBytes;
+      piece.vectors.reserve(kPieceBytes / kPageBytes + 1);
+      piece.next = std::exchange(free_pieces_, &piece);
+    }
+    completed_.resize(kCompletedMax);
+    memory_.add(staging_.arena().data(), staging_.arena().size());
+    if (!queue_->register_buffers(memory_.pieces()).ok()) memory_ = {};
+    return {};
+  };
+  if (!options_.threaded) return prepare();
+  // SINGLE_ISSUER rings belong to the task that makes them: the queue is made on the engine's own thread.
+  std::promise<Status> ready;
+  std::future<Status> outcome = ready.get_future();
+  thread_ = std::thread([this, &prepare, &ready] {
+    pthread_setname_np(pthread_self(), "kvs-engine");
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the host process's business
+    Status status = prepare();
+    const bool ok = status.ok();
+    ready.set_value(std::move(status));
+    if (ok) run();
+  });
+  return outcome.get();
+}
+
+void Engine::run() {
+  while (!abandoned_.load(std::memory_order_acquire)) {
+    if (stopping_.load(std::memory_order_acquire) && idle() && pieces_in_flight() == 0) return;
+    turn(kIdleWaitNs);
+  }
+}
+
+void Engine::stop() {
+  stopping_.store(true, std::memory_order_release);
+  if (queue_) queue_->wake();
+}
+
+void Engine::abandon() {
+  abandoned_.store(true, std::memory_order_release);
+  if (queue_) queue_->wake();
+}
+
+// ---- hand-over -------------------------------------------------------------------------------------------------
+
+void Engine::submit(std::vector<Item*> items, bool stores) {
+  uint64_t load_bytes = 0;
+  for (const Item* item : items) load_bytes += stores ? 0 : item->payload_bytes;
+  busy_items_.fetch_add(items.size(), std::memory_order_acq_rel);
+  queued_load_bytes_.fetch_add(load_bytes, std::memory_order_relaxed);
+  {
+    std::lock_guard lock(inbox_mutex_);
+    inbox_.emplace_back(std::move(items), stores);
+  }
+  wake();
+}
+
+void Engine::cancel(BatchJob* job, int64_t item_or_all) {
+  {
+    std::lock_guard lock(inbox_mutex_);
+    cancels_.push_back({JobRef(job), item_or_all});
+  }
+  wake();
+}
+
+void Engine::wake() {
+  inbox_filled_.store(true, std::memory_order_seq_cst);
+  // Only a sleeping engine needs the system call; seq_cst on both sides, so that one of the two sees the other.
+  if (sleeping_.load(std::memory_order_seq_cst) && queue_) queue_->wake();
+}
+
+Status Engine::set_memory(const MemoryMap& memory) {
+  std::promise<Status> done;
+  std::future<Status> outcome = done.get_future();
+  const auto apply = [&] {
+    (void)queue_->kick();  // what was prepared refers to the old numbers
+    MemoryMap map = memory;
+    map.add(staging_.arena().data(), staging_.arena().size());
+    Status status = queue_->register_buffers(map.pieces());
+    memory_ = status.ok() ? std::move(map) : MemoryMap{};
+    if (!status.ok()) {
+      MemoryMap staging_only;
+      staging_only.add(staging_.arena().data(), staging_.arena().size());
+      if (queue_->register_buffers(staging_only.pieces()).ok()) memory_ = std::move(staging_only);
+    }
+    done.set_value(std::move(status));
+  };
+  if (!options_.threaded) {
+    apply();
+    return outcome.get();
+  }
+  {
+    std::lock_guard lock(inbox_mutex_);
+    memory_request_ = apply;
+  }
+  wake();
+  return outcome.get();
+}
+
+void Engine::take_inbox() {
+  if (!inbox_filled_.exchange(false, std::memory_order_seq_cst)) return;
+  std::vector<std::pair<std::vector<Item*>, bool>> batches;
+  std::function<void()> memory_request;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    batches.swap(inbox_);
+    memory_request = std::exchange(memory_request_, nullptr);
+  }
+  if (memory_request) memory_request();
+  for (auto& [items, stores] : batches) {
+    std::deque<Item*>& list = stores ? stores_ : loads_;
+    const int32_t priority = items.front()->job->options().priority;
+    auto position = list.end();
+    while (position != list.begin() && (*std::prev(position))->job->options().priority < priority &&
+           (*std::prev(position))->phase == ItemPhase::kWaiting) {
+      --position;
+    }
+    for (Item* item : items) {
+      item->queued = true;
+      if (!stores && item->job->deadline_at_ns() != UINT64_MAX) {
+        item->staged = true;  // I11: it may have to answer before its device does
+        deadlines_.push_back(item);
+      }
+    }
+    list.insert(position, items.begin(), items.end());
+  }
+  if (busy_since_ns_ == 0 && !loads_.empty()) {
+    busy_since_ns_ = clock_.monotonic_ns();
+    busy_bytes_ = 0;
+  }
+  apply_cancels();
+}
+
+// ---- one round -------------------------------------------------------------------------------------------------
+
+bool Engine::turn(uint64_t wait_ns) {
+  take_inbox();
+  if (space_changed_.exchange(false, std::memory_order_acq_rel)) stores_wait_for_space_ = false;
+  bool progressed = fill();
+
+  uint64_t timeout_ns = progressed ? 0 : wait_ns;
+  if (queue_->in_flight() != 0) timeout_ns = wait_ns;  // the first completion ends the wait
+  if (!deadlines_.empty() || queue_->in_flight() != 0) timeout_ns = std::min(timeout_ns, kTimeCheckNs);
+  if (timeout_ns != 0) {
+    sleeping_.store(true, std::memory_order_seq_cst);
+    if (inbox_filled_.load(std::memory_order_seq_cst)) timeout_ns = 0;
+  }
+  Result<uint32_t> count = queue_->poll(completed_, timeout_ns);
+  sleeping_.store(false, std::memory_order_relaxed);
+  if (!count.ok()) {
+    catalog_.set_offline(Code::kIo, "the I/O queue failed: " + count.status().message());
+    abandon();
+    return false;
+  }
+  if (count.value() != 0) {
+    collect({completed_.data(), count.value()});
+    fill();
+    (void)queue_->kick();  // before hashing: the device works meanwhile. A failure comes back from the next poll
+    progressed = true;
+  }
+  while (Piece* piece = done_first_) {
+    done_first_ = piece->next;
+    if (done_first_ == nullptr) done_last_ = &done_first_;
+    finish_piece(*piece);
+  }
+  check_times();
+  return progressed;
+}
+
+bool Engine::has_window(uint16_t device, uint64_t bytes) const {
+  return window_pieces_[device] < kPiecesAlways || window_used_[device] + bytes <= options_.window_bytes;
+}
+
+uint16_t Engine::local(uint16_t device_number) const {
+  const auto& numbers = setup_.device_numbers;
+  return static_cast<uint16_t>(std::find(numbers.begin(), numbers.end(), device_number) - numbers.begin());
+}
+
+Item* Engine::choose_item(bool& is_store) {
+  const auto first_with_window = [this](const std::deque<Item*>& list) -> Item* {
+    const size_t scan = setup_.devices.size() == 1 ? std::min<size_t>(1, list.size()) : std::min(kScanMax, list.size());
+    for (size_t i = 0; i < scan; ++i) {
+      const uint64_t bytes = std::min(kPieceBytes, list[i]->end_byte - list[i]->next_byte);
+      if (has_window(local(list[i]->place.device), bytes)) return list[i];
+    }
+    return nullptr;
+  };
+  Item* load = first_with_window(loads_);
+  Item* store = stores_wait_for_space_ ? nullptr : first_with_window(stores_);
+  if (load == nullptr || store == nullptr) {
+    if (loads_.empty() || stores_.empty()) contended_load_bytes_ = contended_store_bytes_ = 0;
+    is_store = load == nullptr;
+    return is_store ? store : load;
+  }
+  is_store = contended_store_bytes_ * (kStoreShare - 1) < contended_load_bytes_;
+  return is_store ? store : load;
+}
+
+bool Engine::fill() {
+  bool any = false;
+  while (free_pieces_ != nullptr && queue_->in_flight() < queue_->depth()) {
+    bool is_store = false;
+    Item* item = choose_item(is_store);
+    if (item == nullptr || !submit_next_piece(*item, is_store)) break;
+    any = true;
+  }
+  return any;
+}
+
+// ---- items -----------------------------------------------------------------------------------------------------
+
+void Engine::begin_item(Item& item) {
+  item.phase = ItemPhase::kRunning;
+  item.failure = Code::kOk;
+  item.next_byte = 0;
+  const bool is_put = item.job->kind() == JobKind::kPut;
+  item.stage = !is_put && item.page_hashes && wants_part(item) ? ItemStage::kReadTable : ItemStage::kPayload;
+  item.end_byte = stage_bytes(item);
+  item.nodes.assign(ceil_div(item.payload_bytes, kPieceBytes), 0);
+  if (item.page_hashes && (is_put || item.stage == ItemStage::kReadTable)) {
+    item.pages.assign(ceil_div(item.payload_bytes, kPageBytes), 0);
+  }
+  if (!is_put && wants_part(item)) item.staged = true;
+}
+
+bool Engine::prepare_put(Item& item) {
+  switch (catalog_.allocate(item, item.place.device)) {
+    case Allocation::kGranted:
+      item.allocated = true;
+      return true;
+    case Allocation::kWait:
+      stores_wait_for_space_ = true;
+      return false;
+    case Allocation::kBusy:
+      refuse_put(item, Status(Code::kBusy, format_text("no space for %llu bytes on device %u: every region is pinned, "
+                                                       "quarantined or failed",
+                                                       static_cast<unsigned long long>(item.payload_bytes),
+                                                       item.place.device)));
+      return false;
+    case Allocation::kRefused:
+      refuse_put(item, catalog_.writable());
+      return false;
+  }
+  return false;
+}
+
+void Engine::refuse_put(Item& item, const Status& why) {
+  JobRef keep(item.job);
+  item.queued = false;
+  std::erase(stores_, &item);
+  catalog_.fail_put(item, false, false, why.code(), why.io_errno(), why.message());
+  end_item(item);
+}
+
+bool Engine::submit_next_piece(Item& item, bool is_store) {
+  if (item.phase == ItemPhase::kWaiting) {
+    if (is_store && !prepare_put(item)) return true;
+    begin_item(item);
+  }
+  const bool table = item.stage != ItemStage::kPayload;
+  const bool staged = table || item.staged || !item.pages_in_place;
+  uint8_t* staging = nullptr;
+  if (staged) {
+    staging = staging_.take();
+    if (staging == nullptr) return false;  // one of ours is on its way back: the queue is not empty
+    staging_out_.store(staging_.buffers_out(), std::memory_order_relaxed);
+  }
+  Piece& piece = *free_pieces_;
+  free_pieces_ = piece.next;
+  piece.next = nullptr;
+  piece.item = &item;
+  piece.job = JobRef(item.job);
+  piece.stage = item.stage;
+  piece.staging = staging;
+  piece.first_byte = item.next_byte;
+  piece.number = static_cast<uint32_t>(item.next_byte / kPieceBytes);
+  piece.byte_count = std::min((uint64_t{piece.number} + 1) * kPieceBytes, item.end_byte) - item.next_byte;
+  piece.transfer_bytes = align_up(piece.byte_count, kPageBytes);
+  piece.attempts = 0;
+  piece.stuck = false;
+  piece.request = {};
+  piece.request.op = is_store ? device::IoOp::kWrite : device::IoOp::kRead;
+  piece.request.device_index = local(item.place.device);
+  piece.request.offset_bytes = item.place.offset_bytes + item.next_byte;
+  if (table) piece.request.offset_bytes += align_up(item.payload_bytes, kPageBytes);
+
+  if (item.stage == ItemStage::kWriteTable) {
+    piece.vectors.assign(1, {staging, piece.transfer_bytes});
+    piece.last_page_bytes = 0;
+    std::memset(staging, 0, piece.transfer_bytes);
+    std::memcpy(staging, reinterpret_cast<const uint8_t*>(item.pages.data()) + piece.first_byte, piece.byte_count);
+  } else if (staged) {
+    place_in_staging(piece, is_store);
+    add(counters_.bytes_staged, piece.byte_count);
+  } else {
+    place_in_caller_memory(piece);
+    if (is_store) fill_last_page(piece);
+  }
+
+  item.next_byte += piece.byte_count;
+  ++item.pieces_in_flight;
+  if (item.next_byte >= item.end_byte) {
+    std::deque<Item*>& list = is_store ? stores_ : loads_;
+    if (list.front() == &item) {
+      list.pop_front();
+    } else {
+      std::erase(list, &item);
+    }
+    item.queued = false;
+  }
+  if (!loads_.empty() && !stores_.empty()) {
+    (is_store ? contended_store_bytes_ : contended_load_bytes_) += piece.transfer_bytes;
+  }
+  send(piece);
+  return true;
+}
+
+void Engine::send(Piece& piece) {
+  device::IoRequest& request = piece.request;
+  request.owner = &piece;
+  if (piece.attempts == 0) {
+    request.segments = piece.vectors.data();
+    request.segment_count = static_cast<uint32_t>(piece.vectors.size());
+    request.buffer_index = piece.vectors.size() == 1
+                               ? memory_.find(piece.vectors[0].iov_base, piece.vectors[0].iov_len)
+                               : -1;
+    if (request.buffer_index >= 0) add(counters_.pieces_fixed);
+    const uint16_t device = request.device_index;
+    window_used_[device] += piece.transfer_bytes;
+    ++window_pieces_[device];
+  }
+  piece.submitted_ns = clock_.monotonic_ns();
+  piece.state = PieceState::kInFlight;
+  pieces_in_flight_.fetch_add(1, std::memory_order_relaxed);
+  // Room was checked by fill(); a resubmission uses the place its completion has just left.
+  if (!queue_->submit(&request)) {
+    request.result = -EBUSY;
+    device::IoRequest* refused = &request;
+    collect({&refused, 1});
+  }
+}
+
+void Engine::collect(std::span<device::IoRequest*> completed) {
+  for (device::IoRequest* request : completed) {
+    Piece& piece = *static_cast<Piece*>(request->owner);
+    pieces_in_flight_.fetch_sub(1, std::memory_order_relaxed);
+    if (piece.stuck) {
+      piece.stuck = false;
+      if (request->op == device::IoOp::kWrite) catalog_.write_outcome_known(*piece.item);
+    }
+    const int64_t result = request->result;
+    piece.outcome = device::advance_after_completion(*request, piece.rest, piece.attempts);
+    if (piece.outcome == device::IoOutcome::kRetry) {
+      add(counters_.io_retries);
+      send(piece);
+      continue;
+    }
+    request->result = result;
+    window_used_[request->device_index] -= piece.transfer_bytes;
+    --window_pieces_[request->device_index];
+    piece.state = PieceState::kCompleted;
+    piece.next = nullptr;
+    *done_last_ = &piece;
+    done_last_ = &piece.next;
+  }
+}
+
+void Engine::free_piece(Piece& piece) {
+  if (piece.staging != nullptr) {
+    staging_.give_back(std::exchange(piece.staging, nullptr));
+    staging_out_.store(staging_.buffers_out(), std::memory_order_relaxed);
+  }
+  piece.item = nullptr;
+  piece.state = PieceState::kFree;
+  piece.job = {};
+  piece.next = std::exchange(free_pieces_, &piece);
+}
+
+void Engine::finish_piece(Piece& piece) {
+  Item& item = *piece.item;
+  const bool is_put = item.job->kind() == JobKind::kPut;
+  if (piece.outcome == device::IoOutcome::kFailed && item.failure == Code::kOk) {
+    const int64_t result = piece.request.result;
+    item.failure = Code::kIo;
+    item.failure_errno = result < 0 ? static_cast<int>(-result) : EIO;
+    item.device_failed = true;
+    item.failure_text = format_text(
+        "%s failed: region %u slot %u of %s (offset %llu, %llu bytes): %s", is_put ? "write" : "read",
+        item.place.region_id.value, item.place.slot.value,
+        setup_.devices[piece.request.device_index]->info().path.c_str(),
+        static_cast<unsigned long long>(piece.request.offset_bytes),
+        static_cast<unsigned long long>(piece.transfer_bytes),
+        result < 0 ? std::strerror(item.failure_errno) : "stopped short");
+    add(is_put ? counters_.write_errors : counters_.read_errors);
+  }
+  if (item.failure == Code::kOk && !item.retired) {
+    is_put ? finish_write_piece(piece) : finish_read_piece(piece);
+  }
+  --item.pieces_in_flight;
+  if (item.failure != Code::kOk && item.queued) {
+    std::erase(is_put ? stores_ : loads_, &item);
+    item.queued = false;
+  }
+  JobRef keep(item.job);
+  free_piece(piece);
+  if (item.pieces_in_flight == 0 && !item.queued) item_pieces_done(item);
+}
+
+void Engine::finish_read_piece(Piece& piece) {
+  Item& item = *piece.item;
+  add(counters_.bytes_read_payload, piece.transfer_bytes);
+  busy_bytes_ += piece.transfer_bytes;
+  if (piece.stage == ItemStage::kReadTable) {
+    std::memcpy(reinterpret_cast<uint8_t*>(item.pages.data()) + piece.first_byte, piece.staging, piece.byte_count);
+    return;
+  }
+  if (item.verify) {
+    uint64_t nodes[kPieceBytes / kPageBytes];
+    const uint32_t count = piece_page_nodes(piece, nodes);
+    if (item.pages.empty()) {
+      item.nodes[piece.number] = piece_node_of_pages({nodes, count});
+    } else if (std::memcmp(nodes, item.pages.data() + piece.first_byte / kPageBytes, count * sizeof(uint64_t)) != 0) {
+      item.failure = Code::kCorrupt;  // the table was verified against the root; these pages do not match it
+      return;
+    }
+  }
+  piece.staging != nullptr ? copy_out_staging(piece) : copy_out_last_page(piece);
+}
+
+void Engine::finish_write_piece(Piece& piece) {
+  Item& item = *piece.item;
+  add(counters_.bytes_written_payload, piece.transfer_bytes);
+  if (piece.stage == ItemStage::kWriteTable) return;
+  uint64_t nodes[kPieceBytes / kPageBytes];
+  const uint32_t count = piece_page_nodes(piece, nodes);
+  item.nodes[piece.number] = piece_node_of_pages({nodes, count});
+  if (item.page_hashes) std::copy_n(nodes, count, item.pages.begin() + static_cast<std::ptrdiff_t>(piece.first_byte / kPageBytes));
+}
+
+// Every piece of the item's stage is back.
+void Engine::item_pieces_done(Item& item) {
+  JobRef keep(item.job);
+  if (item.retired) {
+    catalog_.end_read(item);
+    end_item(item);
+    return;
+  }
+  if (item.job->kind() != JobKind::kPut) {
+    finish_read(item);
+    return;
+  }
+  if (item.failure != Code::kOk) {
+    catalog_.fail_put(item, true, item.device_failed, item.failure, item.failure_errno, item.failure_text);
+  } else if (item.page_hashes && item.stage == ItemStage::kPayload) {
+    item.stage = ItemStage::kWriteTable;
+    item.next_byte = 0;
+    item.end_byte = stage_bytes(item);
+    item.queued = true;
+    stores_.push_front(&item);
+    fill();
+    return;
+  } else {
+    item.checksum = item_root(item);
+    catalog_.finish_put(item);
+  }
+  end_item(item);
+}
+
+void Engine::finish_read(Item& item) {
+  const auto again = [&] {
+    item.reread = true;
+    begin_item(item);
+    item.queued = true;
+    loads_.push_front(&item);
+    fill();
+  };
+  if (item.failure == Code::kOk && item.stage == ItemStage::kReadTable) {
+    for (size_t i = 0; i < item.nodes.size(); ++i) {
+      const size_t first = i * (kPieceBytes / kPageBytes);
+      const size_t count = std::min<size_t>(kPieceBytes / kPageBytes, item.pages.size() - first);
+      item.nodes[i] = piece_node_of_pages({item.pages.data() + first, count});
+    }
+    if (item_root(item) == item.checksum) {
+      item.stage = ItemStage::kPayload;
+      item.next_byte = align_down(item.wanted_offset, kPageBytes);
+      item.end_byte = std::min(align_up(item.wanted_offset + item.wanted_bytes, kPageBytes), item.payload_bytes);
+      item.verify = true;
+      item.queued = true;
+      loads_.push_front(&item);
+      fill();
+      return;
+    }
+    item.failure = Code::kCorrupt;
+  }
+  const bool by_root = item.verify && item.pages.empty();
+  if (item.failure == Code::kOk && by_root && item_root(item) != item.checksum) item.failure = Code::kCorrupt;
+
+  ItemResult result{.status = ItemStatus::kHit, .bytes = item.wanted_bytes};
+  if (item.failure == Code::kOk) {
+    add(counters_.hits);
+    add(counters_.bytes_got, item.wanted_bytes);
+    if (options_.verify == Verify::kFirstRead && item.verify) catalog_.mark_verified(item);
+    catalog_.end_read(item);
+    item.job->complete_item(item, result);
+  } else if (item.failure == Code::kCorrupt) {
+    // I5: re-read once, then remove the entry if it is still there; a miss either way, unless an older copy is (I12).
+    add(counters_.checksum_mismatches);
+    item.pages.clear();
+    if (!item.reread) return again();
+    add(counters_.checksum_misses);
+    const bool another_copy = catalog_.drop_corrupt(item);
+    catalog_.end_read(item);
+    if (another_copy) {
+      const uint64_t wanted_end = item.wanted_offset + item.wanted_bytes;
+      item.phase = ItemPhase::kWaiting;
+      catalog_.begin_reads({&item, 1}, Verify::kAlways);
+      if (item.phase == ItemPhase::kWaiting && item.payload_bytes >= wanted_end) return again();
+      if (item.phase == ItemPhase::kWaiting) catalog_.end_read(item);
+    }
+    add(counters_.misses);
+    item.job->complete_item(item, {.status = ItemStatus::kMiss});
+  } else {
+    if (item.failure == Code::kIo) {
+      if (!item.reread) return again();
+      catalog_.mark_suspect(item);
+    }
+    catalog_.end_read(item);
+    item.job->complete_item(
+        item, {.status = ItemStatus::kError, .code = item.failure, .io_errno = item.failure_errno}, item.failure_text);
+  }
+  end_item(item);
+}
+
+void Engine::end_item(Item& item) {
+  item.phase = ItemPhase::kFinished;
+  if (item.job->kind() != JobKind::kPut) {
+    queued_load_bytes_.fetch_sub(item.payload_bytes, std::memory_order_relaxed);
+    if (!deadlines_.empty()) std::erase(deadlines_, &item);
+  }
+  if (busy_items_.fetch_sub(1, std::memory_order_acq_rel) == 1 && busy_since_ns_ != 0) {
+    const uint64_t elapsed_ns = clock_.monotonic_ns() - busy_since_ns_;
+    busy_since_ns_ = 0;
+    if (elapsed_ns != 0 && busy_bytes_ >= kPieceBytes) {
+      load_rate_.store(static_cast<uint64_t>(static_cast<double>(busy_bytes_) * 1e9 / static_cast<double>(elapsed_ns)),
+                       std::memory_order_relaxed);
+    }
+  }
+}
+
+// ---- ends before their time ------------------------------------------------------------------------------------
+
+void Engine::apply_cancels() {
+  std::vector<Cancel> cancels;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    cancels.swap(cancels_);
+  }
+  for (Cancel& cancel : cancels) {
+    auto* job = static_cast<BatchJob*>(cancel.job.get());
+    for (Item& item : job->items()) {
+      if (cancel.item >= 0 && cancel.item != item.number) continue;
+      if (item.phase == ItemPhase::kFinished || item.retired || local(item.place.device) >= setup_.devices.size()) continue;
+      const bool is_put = job->kind() == JobKind::kPut;
+      if (!item.queued && item.pieces_in_flight == 0) continue;  // another engine's, or not handed over
+      if (item.queued) {
+        std::erase(is_put ? stores_ : loads_, &item);
+        item.queued = false;
+      }
+      add(counters_.canceled);
+      item.failure = Code::kCanceled;
+      item.failure_text = "canceled by the caller";
+      if (item.pieces_in_flight != 0) continue;  // ends with its last piece
+      if (is_put) {
+        catalog_.fail_put(item, item.allocated, false, Code::kCanceled, 0, item.failure_text);
+        end_item(item);
+      } else {
+        finish_read(item);
+      }
+    }
+  }
+}
+
+void Engine::check_times() {
+  if (deadlines_.empty() && pieces_in_flight() == 0) return;
+  const uint64_t now_ns = clock_.monotonic_ns();
+  if (now_ns < next_time_check_ns_) return;
+  next_time_check_ns_ = now_ns + kTimeCheckNs / 4;
+  for (size_t i = 0; i < deadlines_.size();) {
+    Item& item = *deadlines_[i];
+    if (item.job->deadline_at_ns() > now_ns) {
+      ++i;
+      continue;
+    }
+    // I11: the wait ends, the pieces do not: they are in staging of ours and go back to it when they complete.
+    JobRef keep(item.job);
+    std::erase(deadlines_, &item);
+    if (item.queued) std::erase(loads_, &item);
+    item.queued = false;
+    item.retired = true;
+    add(counters_.deadline_misses);
+    item.job->complete_item(item, {.status = ItemStatus::kError, .code = Code::kTimeout},
+                            "the deadline passed before the read completed");
+    if (item.pieces_in_flight == 0) item_pieces_done(item);
+  }
+  for (Piece& piece : pieces_) {
+    if (piece.state != PieceState::kInFlight || piece.stuck || now_ns - piece.submitted_ns < options_.io_timeout_ns) continue;
+    piece.stuck = true;
+    add(counters_.io_stuck);
+    if (piece.request.op == device::IoOp::kWrite) catalog_.write_outcome_unknown(*piece.item);
+  }
+}
+
+std::vector<std::string> Engine::describe_in_flight() {
+  std::vector<std::string> described;
+  for (const Piece& piece : pieces_) {
+    if (piece.state != PieceState::kInFlight) continue;
+    described.push_back(format_text("%s of %llu bytes at offset %llu of %s",
+                                    piece.request.op == device::IoOp::kWrite ? "write" : "read",
+                                    static_cast<unsigned long long>(piece.transfer_bytes),
+                                    static_cast<unsigned long long>(piece.request.offset_bytes),
+                                    setup_.devices[piece.request.device_index]->info().path.c_str()));
+  }
+  return described;
+}
+
+}  // namespace kvstore::store

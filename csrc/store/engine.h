@@ -1,0 +1,152 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Engine: moves the payload of jobs between memory and its devices, on one thread with one queue.
+//
+// Order: loads before stores (stores keep at least a tenth of the bytes while both wait), jobs in order of arrival
+// within a priority, the pieces of one job before those of the next (P4). Each device has a window of bytes in flight,
+// and a completed piece is hashed after the queue was refilled, so that the device never waits for a checksum.
+//
+// Guarantees: I5 (every read verified before it is a hit), I9 (short and -EAGAIN are a retry of the rest), I11 (a
+// piece holds its job, and so its buffers, until its completion). Bounded: pieces, staging and window are fixed at open.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "device/device.h"
+#include "store/catalog.h"
+#include "store/memory_map.h"
+#include "store/piece.h"
+#include "store/staging.h"
+
+namespace kvstore::store {
+
+class Engine {
+ public:
+  struct Setup {
+    std::vector<device::Device*> devices;     // that this engine serves
+    std::vector<uint16_t> device_numbers;     // their numbers in the pool
+    std::unique_ptr<device::IoQueue> queue;   // over `devices`; null: made on the engine's thread by make_queue
+    std::function<Result<std::unique_ptr<device::IoQueue>>()> make_queue;
+  };
+  Engine(const StoreOptions& options, Setup setup, Catalog& catalog, Counters& counters, Clock& clock);
+  ~Engine();
+
+  Status start();               // spawns the thread (threaded stores); returns when its queue exists
+  // Asks the thread to end when nothing is in flight or abandon() was called.
+  void stop();
+  // Ends the thread with pieces in flight; what they touch is leaked by the caller.
+  void abandon();
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // Any thread. Items of one job, in order; the job must be referenced by its owner until complete.
+  void submit(std::vector<Item*> items, bool stores);
+  void cancel(BatchJob* job, int64_t item_or_all);
+  void wake();
+  // A region opened, sealed or became free: puts that wait may go on.
+  void space_changed() {
+    space_changed_.store(true, std::memory_order_release);
+    wake();
+  }
+
+  // Replaces the registered memory. Blocks until the engine thread did it. Engine staging is always part of it.
+  Status set_memory(const MemoryMap& memory);
+
+  // One round: take what came in, fill the window, collect completions, hash. Waits at most wait_ns for something
+  // to do. True when anything happened. The engine's thread, or the caller's when not threaded.
+  bool turn(uint64_t wait_ns);
+
+  bool idle() const { return busy_items_.load(std::memory_order_acquire) == 0; }
+  uint64_t queued_load_bytes() const { return queued_load_bytes_.load(std::memory_order_relaxed); }
+  // Bytes a second over the last busy stretch; 0: not known yet.
+  uint64_t load_rate() const { return load_rate_.load(std::memory_order_relaxed); }
+  uint32_t pieces_in_flight() const { return pieces_in_flight_.load(std::memory_order_relaxed); }
+  uint64_t staging_out() const { return staging_out_.load(std::memory_order_relaxed); }
+  std::vector<std::string> describe_in_flight();
+
+ private:
+  void run();
+  void take_inbox();
+  bool fill();
+  Item* choose_item(bool& is_store);
+  bool submit_next_piece(Item& item, bool is_store);
+  bool prepare_put(Item& item);
+  void refuse_put(Item& item, const Status& why);
+  void send(Piece& piece);
+  void collect(std::span<device::IoRequest*> completed);
+  void finish_piece(Piece& piece);
+  void finish_read_piece(Piece& piece);
+  void finish_write_piece(Piece& piece);
+  void item_pieces_done(Item& item);
+  void finish_read(Item& item);
+  void begin_item(Item& item);
+  void end_item(Item& item);
+  void apply_cancels();
+  void check_times();
+  void free_piece(Piece& piece);
+  bool has_window(uint16_t device, uint64_t bytes) const;
+  uint16_t local(uint16_t device_number) const;
+
+  const StoreOptions& options_;
+  Setup setup_;
+  Catalog& catalog_;
+  Counters& counters_;
+  Clock& clock_;
+
+  std::unique_ptr<device::IoQueue> queue_;
+  std::thread thread_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> abandoned_{false};
+  std::atomic<bool> sleeping_{false};
+
+  std::mutex inbox_mutex_;
+  std::vector<std::pair<std::vector<Item*>, bool>> inbox_;
+  struct Cancel {
+    JobRef job;
+    int64_t item;
+  };
+  std::vector<Cancel> cancels_;
+  std::function<void()> memory_request_;
+  std::atomic<bool> inbox_filled_{false};
+
+  std::deque<Item*> loads_;
+  std::deque<Item*> stores_;
+  bool stores_wait_for_space_ = false;
+  std::atomic<bool> space_changed_{false};
+  uint64_t contended_load_bytes_ = 0;
+  uint64_t contended_store_bytes_ = 0;
+
+  StagingPool staging_;
+  MemoryMap memory_;
+  AlignedBuffer last_pages_;
+  std::vector<Piece> pieces_;
+  Piece* free_pieces_ = nullptr;
+  Piece* done_first_ = nullptr;     // completed, to be hashed
+  Piece** done_last_ = &done_first_;
+  std::vector<uint64_t> window_used_;   // by local device
+  std::vector<uint32_t> window_pieces_;
+  std::vector<device::IoRequest*> completed_;
+  std::vector<Item*> deadlines_;        // running or waiting loads with a deadline
+  uint64_t next_time_check_ns_ = 0;
+  uint64_t busy_since_ns_ = 0;
+  uint64_t busy_bytes_ = 0;
+
+  std::atomic<uint64_t> busy_items_{0};
+  std::atomic<uint64_t> queued_load_bytes_{0};
+  std::atomic<uint64_t> load_rate_{0};
+  std::atomic<uint32_t> pieces_in_flight_{0};
+  std::atomic<uint64_t> staging_out_{0};
+};
+
+}  // namespace kvstore::store

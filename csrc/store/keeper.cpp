@@ -1,0 +1,398 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "store/keeper.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <future>
+
+#include "store/region_reader.h"
+#include "store/superblock_io.h"
+
+namespace kvstore::store {
+
+namespace {
+
+constexpr uint64_t kUnconfirmedHeartbeatsMax = 10;
+
+}  // namespace
+
+Keeper::Keeper(const StoreOptions& options, Setup setup, Catalog& catalog, SpaceRegistry& spaces, Counters& counters,
+               EvictionHub& evictions, Clock& clock)
+    : options_(options),
+      setup_(std::move(setup)),
+      catalog_(catalog),
+      spaces_(spaces),
+      counters_(counters),
+      evictions_(evictions),
+      clock_(clock),
+      geometry_(setup_.superblock.geometry),
+      page_(kPageBytes) {}
+
+Keeper::~Keeper() {
+  stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+Status Keeper::start() {
+  if (!options_.threaded) {
+    KVS_ASSIGN(io_, setup_.make_io());
+    return {};
+  }
+  std::promise<Status> ready;
+  std::future<Status> outcome = ready.get_future();
+  running_ = true;
+  thread_ = std::thread([this, &ready] {
+    pthread_setname_np(pthread_self(), "kvs-keeper");
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, nullptr);
+    auto io = setup_.make_io();
+    const bool ok = io.ok();
+    if (ok) io_ = std::move(io).value();
+    ready.set_value(io.status());
+    if (ok) run();
+  });
+  return outcome.get();
+}
+
+void Keeper::run() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    lock.unlock();
+    const bool worked = turn();
+    const uint64_t wait_ns = worked ? 0 : next_wait_ns();
+    lock.lock();
+    if (!woken_ && !stopping_ && wait_ns != 0) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(wait_ns), [this] { return woken_ || stopping_; });
+    }
+    woken_ = false;
+  }
+  running_ = false;
+  changed_.notify_all();
+}
+
+void Keeper::stop() {
+  std::lock_guard lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+}
+
+void Keeper::wake() {
+  std::lock_guard lock(mutex_);
+  if (std::exchange(woken_, true)) return;
+  changed_.notify_all();
+}
+
+uint64_t Keeper::next_wait_ns() {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  uint64_t at_ns = next_heartbeat_ns_;
+  const uint64_t pending_ns = catalog_.oldest_pending_ns(setup_.device_number);
+  if (pending_ns != UINT64_MAX) at_ns = std::min(at_ns, pending_ns + options_.commit_interval_ns);
+  return at_ns > now_ns ? at_ns - now_ns : 0;
+}
+
+bool Keeper::turn() {
+  uint64_t ticket = 0;
+  {
+    std::lock_guard lock(mutex_);
+    ticket = flush_requested_;
+  }
+  const bool flush_wanted = ticket != flush_finished_;
+  const uint64_t pending_ns = catalog_.oldest_pending_ns(setup_.device_number);
+  const bool timer_due = pending_ns != UINT64_MAX && clock_.monotonic_ns() - pending_ns >= options_.commit_interval_ns;
+  bool worked = false;
+  if (flush_wanted || timer_due || catalog_.commit_is_due(setup_.device_number)) worked |= commit();
+  if (flush_wanted || timer_due) worked |= write_bitmaps();
+  // Opening before reclaiming: somebody may wait for the region that is already free.
+  worked |= seal_regions();
+  worked |= open_regions();
+  worked |= reclaim_one();
+  heartbeat();
+  if (flush_wanted) {
+    std::lock_guard lock(mutex_);
+    flush_finished_ = ticket;
+    changed_.notify_all();
+    worked = true;
+  }
+  return worked;
+}
+
+Status Keeper::flush(uint64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  const uint64_t ticket = ++flush_requested_;
+  if (!options_.threaded) {
+    lock.unlock();
+    turn();
+    return {};
+  }
+  woken_ = true;
+  changed_.notify_all();
+  const auto finished = [&] { return flush_finished_ >= ticket || !running_; };
+  if (timeout_ns == UINT64_MAX) {
+    changed_.wait(lock, finished);
+  } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), finished)) {
+    return Status(Code::kTimeout, format_text("flush of %s did not finish within %.1f s",
+                                              setup_.device->info().path.c_str(), static_cast<double>(timeout_ns) / 1e9));
+  }
+  return flush_finished_ >= ticket ? Status() : Status(Code::kClosed, "the store was closed during flush");
+}
+
+// ---- committing ------------------------------------------------------------------------------------------------
+
+format::BlockHeader Keeper::identity(const Region& region) const {
+  format::BlockHeader header;
+  header.store_uuid = setup_.superblock.store_uuid;
+  header.region = region.id.value;
+  header.generation = region.generation.value;
+  header.owner_epoch = catalog_.epoch();
+  return header;
+}
+
+Status Keeper::write_page(uint64_t offset_bytes) {
+  add(counters_.bytes_written_metadata, kPageBytes);
+  return io_->write(0, offset_bytes, page_, kPageBytes, true);
+}
+
+Status Keeper::flush_device() {
+  // A device that says write-through has nothing to flush; a regular file always has.
+  if (!setup_.device->info().volatile_cache) return {};
+  add(counters_.flushes);
+  return io_->flush(0);
+}
+
+bool Keeper::commit() {
+  std::vector<CommitWork> work = catalog_.take_commits(setup_.device_number);
+  if (work.empty()) return false;
+  const bool any_payload = std::any_of(work.begin(), work.end(), [](const CommitWork& one) { return !one.descriptors.empty(); });
+  // I1: one flush, after every payload of this round has completed, covers all its regions.
+  const Status flushed = any_payload ? flush_device() : Status();
+  if (!flushed.ok()) add(counters_.flush_errors);
+  for (CommitWork& one : work) {
+    Status status = flushed.ok() ? write_region(one) : flushed;
+    if (!status.ok() && flushed.ok()) add(counters_.write_errors);
+    catalog_.commit_done(std::move(one), status, !flushed.ok());
+  }
+  add(counters_.commits);
+  return true;
+}
+
+Status Keeper::write_region(CommitWork& work) {
+  Region& region = catalog_.region(work.region);
+  for (const auto& block : work.dictionary) {
+    // I10: the strings are durable before the first descriptor that refers to them.
+    std::memcpy(page_.data(), block.page.data(), kPageBytes);
+    KVS_TRY(write_page(geometry_.dictionary_offset(region.id, block.number)));
+  }
+  return write_descriptors(region, work);
+}
+
+Status Keeper::write_descriptors(Region& region, const CommitWork& work) {
+  OpenRegion& open = *region.open;
+  format::BlockHeader header = identity(region);
+  bool tail_changed = false;
+  for (const PendingDescriptor& pending : work.descriptors) {
+    const uint64_t write_seq = pending.descriptor.write_seq;
+    open.min_write_seq = open.min_write_seq == 0 ? write_seq : std::min(open.min_write_seq, write_seq);
+    open.max_write_seq = std::max(open.max_write_seq, write_seq);
+    open.tail.push_back(pending.descriptor);
+    tail_changed = true;
+    if (open.tail.size() < format::kDescriptorsPerBlock) continue;
+    header.number = open.full_blocks;
+    header.sequence = ++open.block_sequence;
+    format::encode_descriptor_block(format::BlockKind::kDescriptors, header, open.tail, {page_.data(), kPageBytes});
+    KVS_TRY(write_page(geometry_.descriptor_block_offset(region.id, open.full_blocks)));
+    ++open.full_blocks;
+    open.tail.clear();
+    tail_changed = false;
+  }
+  if (!tail_changed) return {};
+  header.number = open.full_blocks;
+  header.sequence = ++open.block_sequence;
+  format::encode_descriptor_block(format::BlockKind::kTail, header, open.tail, {page_.data(), kPageBytes});
+  KVS_TRY(write_page(geometry_.tail_offset(region.id, open.tail_copy)));
+  open.tail_copy ^= 1;  // I4: the copy just written is the newer; the next write takes the older
+  return {};
+}
+
+// ---- opening and sealing ---------------------------------------------------------------------------------------
+
+Status Keeper::write_header(Region& region, const format::RegionHeader& header) {
+  format::RegionHeader next = header;
+  next.region = region.id;
+  next.sequence = ++region.header_sequence;
+  next.owner_epoch = Epoch{catalog_.epoch()};
+  next.owner_host = setup_.superblock.owner.host;
+  format::encode_region_header(next, setup_.superblock.store_uuid, region.header_copy, {page_.data(), kPageBytes});
+  KVS_TRY(write_page(geometry_.header_offset(region.id, region.header_copy)));
+  region.header_copy ^= 1;
+  return {};
+}
+
+bool Keeper::open_regions() {
+  bool worked = false;
+  while (std::optional<OpenPlan> plan = catalog_.next_open(setup_.device_number)) {
+    worked = true;
+    Region& region = catalog_.region(plan->region);
+    format::RegionHeader header;
+    header.generation = plan->generation;
+    header.state = RegionState::kOpen;
+    header.extent_bytes = plan->extent_bytes;
+    header.slot_count = plan->slot_count;
+    header.opened_seconds = clock_.wall_seconds();
+    Status status = confirm();
+    // I2: the new generation is durable in both copies before the first payload byte of the new life; a crash
+    // in between leaves one copy with the higher generation, and that one counts.
+    if (status.ok()) status = write_header(region, header);
+    if (status.ok()) status = write_header(region, header);
+    if (!status.ok()) add(counters_.write_errors);
+    catalog_.open_done(*plan, status);
+  }
+  return worked;
+}
+
+bool Keeper::seal_regions() {
+  bool worked = false;
+  while (std::optional<uint32_t> number = catalog_.next_seal(setup_.device_number)) {
+    worked = true;
+    const Status status = write_seal(catalog_.region(*number));
+    if (!status.ok()) add(counters_.write_errors);
+    catalog_.seal_done(*number, status);
+  }
+  return worked;
+}
+
+Status Keeper::write_seal(Region& region) {
+  OpenRegion& open = *region.open;
+  if (!open.tail.empty()) {
+    format::BlockHeader header = identity(region);
+    header.number = open.full_blocks;
+    header.sequence = ++open.block_sequence;
+    format::encode_descriptor_block(format::BlockKind::kDescriptors, header, open.tail, {page_.data(), kPageBytes});
+    KVS_TRY(write_page(geometry_.descriptor_block_offset(region.id, open.full_blocks)));
+  }
+  format::RegionHeader header;
+  header.generation = region.generation;
+  header.state = RegionState::kSealed;
+  header.extent_bytes = region.extent_bytes;
+  header.slot_count = region.slot_count;
+  header.sealed_seconds = clock_.wall_seconds();
+  header.min_write_seq = open.min_write_seq;
+  header.max_write_seq = open.max_write_seq;
+  header.descriptor_count = open.committed();
+  header.dictionary_count = open.dictionary.blocks_used();
+  return write_header(region, header);
+}
+
+// ---- reclaiming ------------------------------------------------------------------------------------------------
+
+bool Keeper::reclaim_one() {
+  const std::optional<uint32_t> victim = catalog_.next_victim(setup_.device_number);
+  if (!victim) return false;
+  // A region whose descriptors cannot be read is reclaimed all the same: the catalog finds its entries by walking.
+  if (!evict_region(*victim).ok()) add(counters_.read_errors);
+  catalog_.reclaimed(*victim);
+  return true;
+}
+
+Status Keeper::evict_region(uint32_t number) {
+  const Region region = catalog_.snapshot(number);
+  RegionReader reader(*io_, 0, setup_.superblock, spaces_);
+  KVS_ASSIGN(const RegionContents contents,
+             reader.read({.region = region.id, .generation = region.generation, .extent_bytes = region.extent_bytes,
+                          .slot_count = region.slot_count, .descriptor_count = region.descriptor_count,
+                          .dictionary_count = region.dictionary_count}));
+  add(counters_.bytes_read_metadata, contents.bytes_read);
+  std::vector<Catalog::EvictedBlock> blocks;
+  blocks.reserve(contents.descriptors.size());
+  for (const format::Descriptor& descriptor : contents.descriptors) {
+    blocks.push_back({reader.fingerprint(contents, descriptor), SlotIndex{descriptor.slot}});
+  }
+  const std::vector<bool> was_live = catalog_.evict(number, blocks);
+  if (!evictions_.has_subscribers()) return {};
+  std::vector<Eviction> evictions;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (!was_live[i]) continue;
+    const format::Descriptor& descriptor = contents.descriptors[i];
+    const format::StoredKey key = stored_key_of(descriptor);
+    evictions.push_back({.space = contents.space_json(descriptor), .salt = contents.salt(descriptor),
+                         .key = std::string(key.view()), .key_is_digest = key.is_digest,
+                         .payload_bytes = descriptor.payload_bytes, .reason = EvictionReason::kReclaimed});
+  }
+  evictions_.publish(std::move(evictions));
+  return {};
+}
+
+// ---- dead bitmaps ----------------------------------------------------------------------------------------------
+
+bool Keeper::write_bitmaps() {
+  bool worked = false;
+  const uint32_t rounds = geometry_.region_count;  // a region dirtied again meanwhile waits for the next flush
+  AlignedBuffer buffer;
+  format::DeadBitmap bitmap;
+  for (uint32_t i = 0; i < rounds; ++i) {
+    const std::optional<uint32_t> number = catalog_.next_bitmap(setup_.device_number, bitmap);
+    if (!number) break;
+    worked = true;
+    Region& region = catalog_.region(*number);
+    if (buffer.size() == 0) buffer = AlignedBuffer(geometry_.bitmap_bytes());
+    format::BlockHeader header = identity(region);
+    header.number = region.bitmap_copy;
+    header.sequence = ++region.bitmap_sequence;
+    header.count = bitmap.count();
+    format::encode_bitmap(bitmap, header, {buffer.data(), geometry_.bitmap_bytes()});
+    const Status status =
+        io_->write(0, geometry_.bitmap_offset(region.id, region.bitmap_copy), buffer, geometry_.bitmap_bytes(), true);
+    add(counters_.bytes_written_metadata, geometry_.bitmap_bytes());
+    if (status.ok()) region.bitmap_copy ^= 1;
+    catalog_.bitmap_done(*number, status);
+    if (!status.ok()) break;
+  }
+  return worked;
+}
+
+// ---- ownership -------------------------------------------------------------------------------------------------
+
+Status Keeper::confirm() {
+  add(counters_.ownership_checks);
+  const Status status = confirm_ownership(*io_, 0, geometry_.device_bytes, setup_.superblock.owner);
+  if (status.ok()) catalog_.confirmed(setup_.device_number);
+  if (status.code() == Code::kFenced) {
+    catalog_.set_offline(Code::kFenced, setup_.device->info().path + ": " + status.message());
+  }
+  return status;
+}
+
+void Keeper::heartbeat() {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  if (now_ns < next_heartbeat_ns_) return;
+  if (next_heartbeat_ns_ != 0 && now_ns > next_heartbeat_ns_ + options_.heartbeat_ns / 2) add(counters_.heartbeats_late);
+  next_heartbeat_ns_ = now_ns + options_.heartbeat_ns;
+  catalog_.expire_pins();
+  const Status status = confirm();
+  // A claim that cannot be read back for long leaves puts waiting: say no instead.
+  if (!status.ok() && now_ns - catalog_.confirmed_ns(setup_.device_number) > kUnconfirmedHeartbeatsMax * options_.heartbeat_ns) {
+    catalog_.set_read_only(setup_.device->info().path + ": the owner's claim cannot be read back: " + status.message());
+  }
+}
+
+Status Keeper::close() {
+  catalog_.seal_all(setup_.device_number);
+  // Two rounds are enough: the first commits, the second seals what the first committed.
+  for (int round = 0; round < 3; ++round) {
+    commit();
+    write_bitmaps();
+    seal_regions();
+  }
+  KVS_TRY(confirm());
+  KVS_TRY(flush_device());
+  setup_.superblock.clean = true;
+  return update_superblock(*io_, 0, setup_.superblock);
+}
+
+}  // namespace kvstore::store

@@ -1,0 +1,99 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Keeper: keeps one device's metadata. Commits descriptors, opens and seals regions, reclaims the one used longest
+// ago, writes dead bitmaps, and confirms once a heartbeat that the device is still ours. Plain sequential code over
+// blocking I/O on a thread of its own, so that no put or get ever waits for it but those that asked to be durable.
+//
+// The order of every step is the crash safety of the store:
+//   commit   flush (I1) -> dictionary blocks (I10) -> full D blocks -> tail copy (I4), all durable
+//   open     confirm ownership -> header copy -> other copy (I2), then payload may be written
+//   seal     last partial block into its D place -> header copy
+//   reclaim  read back who lived there -> misses -> wait for readers (I3) -> free, at the end of the queue (I7)
+// A crash between any two steps leaves what was acknowledged as durable readable.
+
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "device/blocking_io.h"
+#include "format/superblock.h"
+#include "store/catalog.h"
+
+namespace kvstore::store {
+
+class Keeper {
+ public:
+  struct Setup {
+    uint16_t device_number = 0;
+    device::Device* device = nullptr;
+    format::Superblock superblock;   // as claimed
+    std::function<Result<std::unique_ptr<device::BlockingIo>>()> make_io;
+  };
+  Keeper(const StoreOptions& options, Setup setup, Catalog& catalog, SpaceRegistry& spaces, Counters& counters,
+         EvictionHub& evictions, Clock& clock);
+  ~Keeper();
+
+  Status start();
+  void stop();      // ends the thread after the round it is in
+  void join() {
+    if (thread_.joinable()) thread_.join();
+  }
+  void wake();
+
+  // Any thread: commits all that is pending now, and dead bits; returns when done. kTimeout ends the wait only.
+  Status flush(uint64_t timeout_ns);
+  // Commits, seals every open region and marks the superblock clean. After the engines have stopped.
+  Status close();
+
+  // One round of everything that is due. True when anything was done.
+  bool turn();
+
+ private:
+  void run();
+  bool commit();
+  Status write_region(CommitWork& work);
+  Status write_descriptors(Region& region, const CommitWork& work);
+  bool open_regions();
+  bool seal_regions();
+  Status write_seal(Region& region);
+  bool reclaim_one();
+  Status evict_region(uint32_t number);
+  bool write_bitmaps();
+  void heartbeat();
+  Status confirm();
+  Status flush_device();
+  Status write_header(Region& region, const format::RegionHeader& header);
+  Status write_page(uint64_t offset_bytes);
+  format::BlockHeader identity(const Region& region) const;
+  uint64_t next_wait_ns();
+
+  const StoreOptions& options_;
+  Setup setup_;
+  Catalog& catalog_;
+  SpaceRegistry& spaces_;
+  Counters& counters_;
+  EvictionHub& evictions_;
+  Clock& clock_;
+  const format::Geometry geometry_;
+
+  std::unique_ptr<device::BlockingIo> io_;
+  AlignedBuffer page_;
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool woken_ = false;
+  bool stopping_ = false;
+  bool running_ = false;
+  uint64_t flush_requested_ = 0;   // tickets
+  uint64_t flush_finished_ = 0;
+  uint64_t next_heartbeat_ns_ = 0;
+};
+
+}  // namespace kvstore::store

@@ -1,0 +1,305 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "store/recovery.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+#include "store/region_reader.h"
+
+namespace kvstore::store {
+
+namespace {
+
+constexpr uint64_t kHeaderBatchBytes = 8 * kMiB;
+constexpr uint64_t kRegionBatchBytes = 16 * kMiB;
+
+struct RegionAge {
+  uint32_t number;
+  uint64_t write_seq;
+};
+
+format::RegionHeader choose_header(const uint8_t* pair, const format::Superblock& superblock, RegionId region,
+                                   uint64_t& sequence, uint32_t& copy_to_write, bool& unreadable) {
+  format::RegionHeader best;
+  unreadable = false;
+  bool found = false;
+  bool blank = true;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    auto decoded = format::decode_region_header({pair + copy * kPageBytes, kPageBytes}, superblock.store_uuid,
+                                                superblock.geometry, region, copy);
+    if (!decoded.ok()) {
+      blank = blank && decoded.status().code() == Code::kNotFound;
+      if (!found) copy_to_write = copy;  // I4: overwrite the invalid copy first
+      continue;
+    }
+    blank = false;
+    const format::RegionHeader& header = decoded.value();
+    const bool newer = !found || header.generation > best.generation ||
+                       (header.generation == best.generation && header.sequence > best.sequence);
+    if (newer) {
+      if (found || copy == 0) copy_to_write = copy ^ 1;
+      best = header;
+    }
+    sequence = std::max(sequence, header.sequence);
+    found = true;
+  }
+  unreadable = !found && !blank;
+  return best;
+}
+
+}  // namespace
+
+Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock) {
+  const format::Geometry& geometry = superblock.geometry;
+  HeaderScan scan;
+  scan.headers.resize(geometry.region_count);
+  scan.header_sequences.resize(geometry.region_count);
+  scan.header_copies.resize(geometry.region_count);
+  scan.unreadable.resize(geometry.region_count);
+  const uint32_t batch = static_cast<uint32_t>(kHeaderBatchBytes / (2 * kPageBytes));
+  AlignedBuffer buffer(std::min<uint64_t>(geometry.region_count, batch) * 2 * kPageBytes);
+  for (uint32_t first = 0; first < geometry.region_count; first += batch) {
+    const uint32_t count = std::min(batch, geometry.region_count - first);
+    std::vector<device::ReadExtent> extents;
+    for (uint32_t i = 0; i < count; ++i) {
+      extents.push_back({0, geometry.header_offset(RegionId{first + i}, 0), 2 * kPageBytes,
+                         buffer.data() + i * 2 * kPageBytes, {}});
+    }
+    KVS_TRY(io.read_many(extents, buffer));
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t number = first + i;
+      bool unreadable = !extents[i].status.ok();
+      if (!unreadable) {
+        scan.headers[number] = choose_header(extents[i].target, superblock, RegionId{number},
+                                             scan.header_sequences[number], scan.header_copies[number], unreadable);
+      }
+      scan.unreadable[number] = unreadable;
+      const format::RegionHeader& header = scan.headers[number];
+      if (unreadable || header.generation.value == 0) continue;
+      ++scan.regions_used;
+      scan.extent_bytes_sum += header.extent_bytes;
+      scan.descriptors_max += header.state == RegionState::kSealed ? header.descriptor_count : header.slot_count;
+    }
+  }
+  return scan;
+}
+
+namespace {
+
+// One worker's share of a device: every `stride`-th batch of regions.
+class RegionLoader {
+ public:
+  RegionLoader(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, const format::Superblock& superblock,
+               const HeaderScan& scan, IndexBuilder& builder, device::BlockingIo& io)
+      : catalog_(catalog), device_(device), superblock_(superblock), scan_(scan), builder_(builder),
+        reader_(io, 0, superblock, spaces) {}
+
+  Status load(std::span<const uint32_t> regions) {
+    std::vector<RegionRequest> requests;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i <= regions.size(); ++i) {
+      if (i == regions.size() || (bytes != 0 && bytes >= kRegionBatchBytes)) {
+        if (!requests.empty()) KVS_TRY(load_batch(requests));
+        requests.clear();
+        bytes = 0;
+      }
+      if (i == regions.size()) break;
+      requests.push_back(request_for(regions[i]));
+      bytes += reader_.bytes_of(requests.back());
+    }
+    return {};
+  }
+
+  RecoveryReport& report() { return report_; }
+
+ private:
+  RegionRequest request_for(uint32_t number) const {
+    const format::RegionHeader& header = scan_.headers[number];
+    return {.region = RegionId{number}, .generation = header.generation, .extent_bytes = header.extent_bytes,
+            .slot_count = header.slot_count, .descriptor_count = header.descriptor_count,
+            .dictionary_count = header.dictionary_count,
+            .is_open = scan_.unreadable[number] || header.state != RegionState::kSealed};
+  }
+
+  Status load_batch(std::span<const RegionRequest> requests) {
+    KVS_ASSIGN(std::vector<RegionContents> all, reader_.read_many(requests));
+    for (size_t i = 0; i < requests.size(); ++i) load_region(requests[i], all[i]);
+    return {};
+  }
+
+  void load_region(const RegionRequest& request, RegionContents& contents) {
+    const uint32_t number = catalog_.region_number(device_, request.region);
+    Region& region = catalog_.region(number);
+    report_.bytes_read += contents.bytes_read;
+    report_.blocks_skipped += contents.blocks_skipped;
+    if (scan_.unreadable[request.region.value]) {
+      region.state = RegionState::kQuarantined;
+      region.generation = Generation{contents.highest_generation};
+      ++report_.regions_quarantined;
+      return;
+    }
+    region.state = RegionState::kSealed;
+    region.dead = std::move(contents.dead);
+    region.bitmap_sequence = contents.bitmap_sequence;
+    region.bitmap_copy = contents.bitmap_copy;
+    region.dictionary_count = request.is_open ? contents.dictionary_blocks : request.dictionary_count;
+    region.descriptor_count = request.is_open
+        ? contents.full_blocks * format::kDescriptorsPerBlock + static_cast<uint32_t>(contents.tail.size())
+        : request.descriptor_count;
+    region.last_use_tick = contents.max_write_seq;  // becomes a rank in finish_recovery
+    if (request.is_open) {
+      ++report_.regions_open_found;
+      // Kept so that the caller can seal it on the device.
+      region.open = std::make_unique<OpenRegion>(superblock_.geometry.dictionary_blocks);
+      region.open->full_blocks = contents.full_blocks;
+      region.open->tail = contents.tail;
+      region.open->max_write_seq = contents.max_write_seq;
+    }
+    candidates_.clear();
+    for (const format::Descriptor& descriptor : contents.descriptors) {
+      if (region.dead.test(SlotIndex{descriptor.slot})) continue;  // I12: dead slots drop first
+      IndexEntry entry{.fingerprint = reader_.fingerprint(contents, descriptor), .checksum = descriptor.checksum,
+                       .payload_bytes = descriptor.payload_bytes, .region = number,
+                       .slot = descriptor.slot & (kSlotsMax - 1), .flags = 0,
+                       .generation_low = static_cast<uint32_t>(request.generation.value)};
+      if ((descriptor.flags & format::kDescriptorPageHashes) != 0) entry.flags |= kEntryPageHashes;
+      candidates_.push_back({entry, descriptor.write_seq});
+    }
+    report_.refused += builder_.add(candidates_);
+  }
+
+  Catalog& catalog_;
+  uint16_t device_;
+  const format::Superblock& superblock_;
+  const HeaderScan& scan_;
+  IndexBuilder& builder_;
+  RegionReader reader_;
+  RecoveryReport report_;
+  std::vector<IndexBuilder::Candidate> candidates_;
+};
+
+// I12: what a crash left open is sealed as it stands.
+Status seal_recovered(Catalog& catalog, const format::Superblock& superblock, device::BlockingIo& io, Clock& clock,
+                      uint32_t number) {
+  Region& region = catalog.region(number);
+  const OpenRegion& open = *region.open;
+  const format::Geometry& geometry = superblock.geometry;
+  AlignedBuffer page(kPageBytes);
+  if (!open.tail.empty()) {
+    format::BlockHeader header;
+    header.store_uuid = superblock.store_uuid;
+    header.region = region.id.value;
+    header.generation = region.generation.value;
+    header.owner_epoch = catalog.epoch();
+    header.number = open.full_blocks;
+    header.sequence = open.full_blocks + 1;
+    format::encode_descriptor_block(format::BlockKind::kDescriptors, header, open.tail, {page.data(), kPageBytes});
+    KVS_TRY(io.write(0, geometry.descriptor_block_offset(region.id, open.full_blocks), page, kPageBytes, true));
+  }
+  format::RegionHeader header;
+  header.region = region.id;
+  header.generation = region.generation;
+  header.sequence = ++region.header_sequence;
+  header.state = RegionState::kSealed;
+  header.owner_epoch = Epoch{catalog.epoch()};
+  header.owner_host = superblock.owner.host;
+  header.extent_bytes = region.extent_bytes;
+  header.slot_count = region.slot_count;
+  header.sealed_seconds = clock.wall_seconds();
+  header.max_write_seq = open.max_write_seq;
+  header.descriptor_count = region.descriptor_count;
+  header.dictionary_count = region.dictionary_count;
+  format::encode_region_header(header, superblock.store_uuid, region.header_copy, {page.data(), kPageBytes});
+  KVS_TRY(io.write(0, geometry.header_offset(region.id, region.header_copy), page, kPageBytes, true));
+  region.header_copy ^= 1;
+  return {};
+}
+
+}  // namespace
+
+Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, const format::Superblock& superblock,
+                      HeaderScan scan, IndexBuilder& builder, const MakeIo& make_io, uint32_t threads, bool read_only,
+                      Clock& clock, RecoveryReport& report) {
+  std::vector<uint32_t> used;
+  for (uint32_t i = 0; i < superblock.geometry.region_count; ++i) {
+    Region& region = catalog.region(catalog.region_number(device, RegionId{i}));
+    const format::RegionHeader& header = scan.headers[i];
+    region.generation = header.generation;
+    region.extent_bytes = header.extent_bytes;
+    region.slot_count = header.slot_count;
+    region.header_sequence = scan.header_sequences[i];
+    region.header_copy = scan.header_copies[i];
+    if (scan.unreadable[i] || header.generation.value != 0) used.push_back(i);
+  }
+
+  threads = std::clamp<uint32_t>(threads, 1, static_cast<uint32_t>(used.size() / 64 + 1));
+  std::vector<Status> outcomes(threads);
+  std::vector<RecoveryReport> reports(threads);
+  const auto work = [&](uint32_t worker) {
+    auto io = make_io();
+    if (!io.ok()) {
+      outcomes[worker] = io.status();
+      return;
+    }
+    const size_t first = used.size() * worker / threads;
+    const size_t end = used.size() * (worker + 1) / threads;
+    RegionLoader loader(catalog, spaces, device, superblock, scan, builder, *io.value());
+    outcomes[worker] = loader.load({used.data() + first, end - first});
+    reports[worker] = loader.report();
+  };
+  std::vector<std::thread> workers;
+  for (uint32_t worker = 1; worker < threads; ++worker) workers.emplace_back(work, worker);
+  work(0);
+  for (std::thread& worker : workers) worker.join();
+  for (uint32_t worker = 0; worker < threads; ++worker) {
+    if (!outcomes[worker].ok()) return outcomes[worker];
+    report.bytes_read += reports[worker].bytes_read;
+    report.blocks_skipped += reports[worker].blocks_skipped;
+    report.regions_open_found += reports[worker].regions_open_found;
+    report.regions_quarantined += reports[worker].regions_quarantined;
+    report.refused += reports[worker].refused;
+  }
+  report.bytes_read += uint64_t{superblock.geometry.region_count} * 2 * kPageBytes;
+
+  if (report.regions_open_found == 0) return {};
+  std::unique_ptr<device::BlockingIo> io;
+  if (!read_only) {
+    KVS_ASSIGN(io, make_io());
+  }
+  for (uint32_t i : used) {
+    const uint32_t number = catalog.region_number(device, RegionId{i});
+    if (!catalog.region(number).open) continue;
+    if (!read_only) KVS_TRY(seal_recovered(catalog, superblock, *io, clock, number));
+    catalog.region(number).open.reset();
+  }
+  return {};
+}
+
+void finish_recovery(Catalog& catalog, IndexBuilder& builder, RecoveryReport& report) {
+  uint64_t live_bytes = 0;
+  catalog.index().for_each([&](const IndexEntry& entry) {
+    ++catalog.region(entry.region).live;
+    live_bytes += entry.payload_bytes;
+  });
+  std::vector<RegionAge> ages;
+  for (uint32_t number = 0; number < catalog.region_count(); ++number) {
+    if (catalog.region(number).state == RegionState::kSealed) {
+      ages.push_back({number, catalog.region(number).last_use_tick});
+    }
+  }
+  std::sort(ages.begin(), ages.end(), [](const RegionAge& a, const RegionAge& b) { return a.write_seq < b.write_seq; });
+  for (size_t rank = 0; rank < ages.size(); ++rank) catalog.region(ages[rank].number).last_use_tick = rank + 1;
+  std::vector<IndexBuilder::Candidate> superseded = builder.take_superseded();
+  // The next best first: revival takes them in this order.
+  std::sort(superseded.begin(), superseded.end(),
+            [](const auto& a, const auto& b) { return a.write_seq < b.write_seq; });
+  report.duplicates = superseded.size();
+  report.blocks = catalog.index().size();
+  catalog.recovered(std::move(superseded), live_bytes);
+}
+
+}  // namespace kvstore::store

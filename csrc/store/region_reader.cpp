@@ -1,0 +1,178 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "store/region_reader.h"
+
+#include <algorithm>
+
+namespace kvstore::store {
+
+namespace {
+
+constexpr uint32_t kPartsOfRegion = 4;  // dictionary, bitmaps, tails, descriptor blocks
+
+}  // namespace
+
+uint32_t RegionReader::dictionary_blocks(const RegionRequest& request) const {
+  const uint32_t room = superblock_.geometry.dictionary_blocks;
+  return request.is_open ? room : std::min(room, request.dictionary_count);
+}
+
+uint32_t RegionReader::descriptor_blocks(const RegionRequest& request) const {
+  const uint32_t room = superblock_.geometry.descriptor_blocks();
+  if (request.is_open) return room;
+  return std::min<uint32_t>(room, static_cast<uint32_t>(ceil_div(request.descriptor_count, format::kDescriptorsPerBlock)));
+}
+
+uint64_t RegionReader::bytes_of(const RegionRequest& request) const {
+  return (dictionary_blocks(request) + descriptor_blocks(request) + (request.is_open ? 2 : 0)) * kPageBytes +
+         2 * superblock_.geometry.bitmap_bytes();
+}
+
+Result<RegionContents> RegionReader::read(const RegionRequest& request) {
+  KVS_ASSIGN(auto contents, read_many({&request, 1}));
+  if (!contents[0].status.ok()) return contents[0].status;
+  return std::move(contents[0]);
+}
+
+Result<std::vector<RegionContents>> RegionReader::read_many(std::span<const RegionRequest> requests) {
+  const format::Geometry& geometry = superblock_.geometry;
+  uint64_t total_bytes = 0;
+  for (const RegionRequest& request : requests) total_bytes += bytes_of(request);
+  AlignedBuffer buffer(total_bytes);
+  std::vector<device::ReadExtent> extents;
+  extents.reserve(requests.size() * kPartsOfRegion);
+  uint8_t* target = buffer.data();
+  const auto plan = [&](uint64_t offset_bytes, uint64_t length_bytes) {
+    extents.push_back({device_index_, offset_bytes, length_bytes, target, {}});
+    target += length_bytes;
+  };
+  for (const RegionRequest& request : requests) {
+    plan(geometry.dictionary_offset(request.region, 0), dictionary_blocks(request) * kPageBytes);
+    plan(geometry.bitmap_offset(request.region, 0), 2 * geometry.bitmap_bytes());
+    plan(geometry.tail_offset(request.region, 0), request.is_open ? 2 * kPageBytes : 0);
+    plan(geometry.descriptor_block_offset(request.region, 0), descriptor_blocks(request) * kPageBytes);
+  }
+  std::vector<device::ReadExtent> wanted;
+  std::vector<size_t> origin;
+  for (size_t i = 0; i < extents.size(); ++i) {
+    if (extents[i].length_bytes == 0) continue;
+    wanted.push_back(extents[i]);
+    origin.push_back(i);
+  }
+  KVS_TRY(io_.read_many(wanted, buffer));
+  for (size_t i = 0; i < wanted.size(); ++i) extents[origin[i]].status = wanted[i].status;
+
+  std::vector<RegionContents> all(requests.size());
+  for (size_t i = 0; i < requests.size(); ++i) {
+    RegionContents& contents = all[i];
+    const device::ReadExtent* parts = &extents[i * kPartsOfRegion];
+    for (uint32_t part = 0; part < kPartsOfRegion; ++part) {
+      contents.bytes_read += parts[part].length_bytes;
+      if (!parts[part].status.ok()) contents.status = parts[part].status;
+    }
+    if (!contents.status.ok()) continue;
+    parse_dictionary(requests[i], parts[0].target, contents);
+    parse_bitmaps(requests[i], parts[1].target, contents);
+    parse_descriptors(requests[i], parts[3].target, contents);
+    if (requests[i].is_open) parse_tails(requests[i], parts[2].target, contents);
+  }
+  return all;
+}
+
+void RegionReader::parse_dictionary(const RegionRequest& request, const uint8_t* pages, RegionContents& contents) {
+  for (uint32_t block = 0; block < dictionary_blocks(request); ++block) {
+    const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kDictionary, block};
+    const std::span<const uint8_t> page(pages + block * kPageBytes, kPageBytes);
+    // Indexes count across blocks: after one that is missing no later string can be trusted to be the right one.
+    if (!format::decode_dictionary_block(page, expected, request.generation.value, contents.dictionary).ok()) break;
+    ++contents.dictionary_blocks;
+  }
+  for (const format::DictionaryEntry& entry : contents.dictionary) {
+    contents.space_records.push_back(nullptr);
+    contents.space_ids.push_back({});
+    if (entry.kind != format::DictionaryKind::kSpace) continue;
+    const Result<SpaceId> id = spaces_.add(entry.text);
+    if (!id.ok()) continue;
+    contents.space_ids.back() = id.value();
+    contents.space_records.back() = spaces_.find(id.value());
+  }
+}
+
+void RegionReader::parse_bitmaps(const RegionRequest& request, const uint8_t* copies, RegionContents& contents) {
+  const uint64_t copy_bytes = superblock_.geometry.bitmap_bytes();
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kBitmap, copy};
+    auto decoded = format::decode_bitmap({copies + copy * copy_bytes, copy_bytes}, expected, request.slot_count);
+    if (!decoded.ok()) continue;
+    const format::BlockHeader& header = decoded.value().header;
+    contents.highest_generation = std::max(contents.highest_generation, header.generation);
+    if (header.generation != request.generation.value || header.sequence <= contents.bitmap_sequence) continue;
+    contents.dead = std::move(decoded.value().bitmap);
+    contents.bitmap_sequence = header.sequence;
+    contents.bitmap_copy = copy ^ 1;
+  }
+}
+
+void RegionReader::keep_plausible(const RegionRequest& request, std::span<const format::Descriptor> descriptors,
+                                  RegionContents& contents, std::vector<format::Descriptor>& kept) {
+  const auto dictionary_size = static_cast<uint32_t>(contents.dictionary.size());
+  for (const format::Descriptor& descriptor : descriptors) {
+    const bool plausible =
+        format::is_plausible(descriptor, request.extent_bytes, request.slot_count, dictionary_size) &&
+        contents.space_records[descriptor.space_index] != nullptr &&
+        (descriptor.salt_index == format::kNoSalt ||
+         contents.dictionary[descriptor.salt_index].kind == format::DictionaryKind::kSalt);
+    if (!plausible) continue;
+    contents.max_write_seq = std::max(contents.max_write_seq, descriptor.write_seq);
+    kept.push_back(descriptor);
+  }
+}
+
+void RegionReader::parse_descriptors(const RegionRequest& request, const uint8_t* pages, RegionContents& contents) {
+  const uint32_t blocks = descriptor_blocks(request);
+  if (!request.is_open) contents.descriptors.reserve(request.descriptor_count);
+  for (uint32_t block = 0; block < blocks; ++block) {
+    const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kDescriptors, block};
+    auto decoded = format::decode_descriptor_block({pages + block * kPageBytes, kPageBytes}, expected);
+    if (decoded.ok()) {
+      contents.highest_generation = std::max(contents.highest_generation, decoded.value().header.generation);
+    }
+    // I2: blocks of a lower generation are of an earlier life.
+    if (!decoded.ok() || decoded.value().header.generation != request.generation.value) {
+      if (request.is_open && contents.full_blocks == block) continue;  // beyond what this life has written, mostly
+      if (!request.is_open) ++contents.blocks_skipped;
+      continue;
+    }
+    contents.full_blocks = block + 1;
+    keep_plausible(request, decoded.value().descriptors, contents, contents.descriptors);
+  }
+}
+
+void RegionReader::parse_tails(const RegionRequest& request, const uint8_t* pages, RegionContents& contents) {
+  uint64_t newest = 0;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kTail, 0, true};
+    auto decoded = format::decode_descriptor_block({pages + copy * kPageBytes, kPageBytes}, expected);
+    if (!decoded.ok()) continue;
+    const format::BlockHeader& header = decoded.value().header;
+    contents.highest_generation = std::max(contents.highest_generation, header.generation);
+    // A tail whose number has become a D block is contained in that block.
+    if (header.generation != request.generation.value || header.number != contents.full_blocks) continue;
+    if (header.sequence <= newest) continue;
+    newest = header.sequence;
+    contents.tail.clear();
+    keep_plausible(request, decoded.value().descriptors, contents, contents.tail);
+  }
+  contents.descriptors.insert(contents.descriptors.end(), contents.tail.begin(), contents.tail.end());
+}
+
+Fingerprint RegionReader::fingerprint(const RegionContents& contents, const format::Descriptor& descriptor) const {
+  const std::string_view salt = descriptor.salt_index == format::kNoSalt
+                                    ? std::string_view()
+                                    : std::string_view(contents.dictionary[descriptor.salt_index].text);
+  return fingerprint_of(superblock_.fingerprint_secret, contents.space_records[descriptor.space_index]->digest, salt,
+                        stored_key_of(descriptor));
+}
+
+}  // namespace kvstore::store

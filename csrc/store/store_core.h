@@ -1,0 +1,66 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// StoreCore: the parts of an open store, in the order in which they are built and torn down.
+// store_open.cpp builds it, store.cpp submits batches to it, store_listing.cpp reads it back.
+
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "store/catalog.h"
+#include "store/engine.h"
+#include "store/inline_reader.h"
+#include "store/keeper.h"
+#include "store/memory_map.h"
+#include "store/prefetch_cache.h"
+#include "store/recovery.h"
+#include "store/store.h"
+
+namespace kvstore::store {
+
+class StoreCore {
+ public:
+  StoreOptions options;
+  Clock* clock = nullptr;
+  Random* random = nullptr;
+  uint64_t fork_generation = 0;
+  std::vector<std::unique_ptr<device::Device>> devices;
+  std::vector<format::Superblock> superblocks;
+  SpaceRegistry spaces;
+  Counters counters;
+  EvictionHub evictions;
+  RecoveryReport recovery;
+  std::unique_ptr<Catalog> catalog;
+  std::unique_ptr<PrefetchCache> prefetched;
+  std::unique_ptr<InlineReaders> inline_readers;
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::vector<std::unique_ptr<Keeper>> keepers;   // empty when read_only
+
+  // Jobs submitted and not complete: keeps them alive, bounds them, and names them at close.
+  std::mutex jobs_mutex;
+  std::unordered_map<uint64_t, JobRef> jobs;
+  uint64_t next_job_id = 1;
+  uint64_t next_device = 0;      // round robin of puts
+  bool closing = false;
+  std::atomic<bool> open{false};
+
+  std::mutex memory_mutex;
+  MemoryMap memory;              // what callers registered
+  std::unordered_map<void*, AlignedBuffer> allocations;
+  std::unordered_map<void*, uint64_t> registrations;
+
+  Engine& engine_of(uint16_t device) { return *engines[device % engines.size()]; }
+  // kClosed in a forked child or after close.
+  Status check_open() const;
+  Result<std::unique_ptr<device::BlockingIo>> make_io(uint16_t device);
+  void job_finished(BatchJob& job);
+  void prefetch_done(const Item& item, bool read);
+  Status set_memory(const MemoryMap& map);
+};
+
+}  // namespace kvstore::store

@@ -1,0 +1,353 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Opening and closing a store.
+//
+//   devices -> superblocks (quorum, identity, members) -> claim -> headers -> index -> engines, keepers
+//
+// Nothing is written before the claim, and nothing but the claim before the whole pool was found good.
+
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "device/fork_guard.h"
+#include "store/store_core.h"
+#include "store/superblock_io.h"
+
+namespace kvstore::store {
+
+namespace {
+
+constexpr uint32_t kMetadataQueueDepth = 64;
+constexpr uint32_t kPayloadQueueDepth = 256;
+constexpr uint32_t kRecoveryThreads = 2;
+constexpr uint64_t kCloseStepNs = 1'000'000;
+
+// This host, in every store it opens: from /etc/machine-id, hashed so that the id itself is not published.
+format::Uuid host_uuid() {
+  std::string id = "no machine id";
+  if (FILE* file = std::fopen("/etc/machine-id", "re")) {
+    char text[64] = {};
+    if (std::fgets(text, sizeof text, file) != nullptr) id = text;
+    std::fclose(file);
+  }
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return blake2b<16>("kvstore host " + id + " " + name);
+}
+
+Status check_options(const StoreOptions& options) {
+  if (options.window_bytes < kPieceBytes) {
+    return Status(Code::kInvalid, format_text("window_bytes is %llu: at least 1 MiB",
+                                              static_cast<unsigned long long>(options.window_bytes)));
+  }
+  if (options.staging_bytes < 4 * kPieceBytes) {
+    return Status(Code::kInvalid, format_text("staging_bytes is %llu: at least 4 MiB",
+                                              static_cast<unsigned long long>(options.staging_bytes)));
+  }
+  if (options.jobs_max == 0 || options.commit_interval_ns == 0 || options.heartbeat_ns == 0) {
+    return Status(Code::kInvalid, "jobs_max, commit_interval and heartbeat must not be 0");
+  }
+  return {};
+}
+
+// The superblock of every device, and that together they are one whole pool.
+Result<std::vector<format::Superblock>> read_pool(StoreCore& core) {
+  std::vector<format::Superblock> superblocks(core.devices.size());
+  std::vector<bool> seen(core.devices.size());
+  std::vector<std::unique_ptr<device::Device>> ordered(core.devices.size());
+  for (uint16_t i = 0; i < core.devices.size(); ++i) {
+    const device::DeviceInfo& info = core.devices[i]->info();
+    KVS_ASSIGN(auto io, core.make_io(i));
+    Result<format::Quorum> quorum = read_superblock(*io, 0, info.size_bytes);
+    if (!quorum.ok()) {
+      return Status(quorum.status().code(), info.path + ": " + quorum.status().message(), quorum.status().io_errno());
+    }
+    const format::Superblock& superblock = quorum.value().superblock;
+    KVS_TRY(check_device(superblock, info));
+    if (superblock.shared_mode) {
+      return Status(Code::kFenced, info.path + ": the store is in shared mode, and owner mode and shared mode refuse each other");
+    }
+    if (superblock.members.size() != core.devices.size() || superblock.member_index >= superblock.members.size()) {
+      return Status(Code::kInvalid, format_text("%s is member %u of a pool of %zu devices, %zu were given: name all of them",
+                                                info.path.c_str(), superblock.member_index, superblock.members.size(),
+                                                core.devices.size()));
+    }
+    const uint32_t place = superblock.member_index;
+    if (seen[place]) {
+      return Status(Code::kOtherStore, format_text("%s: member %u of the pool was given twice", info.path.c_str(), place));
+    }
+    seen[place] = true;
+    superblocks[place] = superblock;
+    ordered[place] = std::move(core.devices[i]);
+    core.devices[i] = nullptr;
+    if (i + 1u < core.devices.size()) continue;
+    core.devices = std::move(ordered);
+    break;
+  }
+  for (size_t i = 1; i < superblocks.size(); ++i) {
+    if (superblocks[i].pool_uuid != superblocks[0].pool_uuid) {
+      return Status(Code::kOtherStore, format_text("%s is of pool %s, %s of pool %s", core.devices[0]->info().path.c_str(),
+                                                   format::uuid_text(superblocks[0].pool_uuid).c_str(),
+                                                   core.devices[i]->info().path.c_str(),
+                                                   format::uuid_text(superblocks[i].pool_uuid).c_str()));
+    }
+  }
+  return superblocks;
+}
+
+Status claim_pool(StoreCore& core) {
+  ClaimOptions claim;
+  claim.host = core.options.host == format::Uuid{} ? host_uuid() : core.options.host;
+  core.random->fill(claim.nonce.data(), claim.nonce.size());
+  claim.heartbeat_ns = core.options.heartbeat_ns;
+  uint64_t epoch = 0;
+  for (const format::Superblock& superblock : core.superblocks) epoch = std::max(epoch, superblock.owner.epoch);
+  for (uint16_t i = 0; i < core.devices.size(); ++i) {
+    // One epoch for the whole pool, so that write_seq orders copies of a block on different devices.
+    core.superblocks[i].owner.epoch = epoch;
+    KVS_ASSIGN(auto io, core.make_io(i));
+    KVS_ASSIGN(core.superblocks[i], claim_device(*io, 0, core.superblocks[i], claim, *core.clock));
+  }
+  return {};
+}
+
+// As many blocks as a full pool holds: of the mean extent found, or of min_block_bytes while it is empty.
+uint64_t index_size(const StoreCore& core, const std::vector<HeaderScan>& scans) {
+  if (core.options.index_blocks_max != 0) return core.options.index_blocks_max;
+  uint64_t blocks = 0;
+  uint64_t found = 0;
+  for (size_t i = 0; i < scans.size(); ++i) {
+    const format::Geometry& geometry = core.superblocks[i].geometry;
+    const uint64_t extent_bytes = scans[i].regions_used == 0 ? geometry.min_block_bytes
+                                                             : scans[i].extent_bytes_sum / scans[i].regions_used;
+    blocks += geometry.memory_bytes() / std::max<uint64_t>(extent_bytes, kPageBytes);
+    found += scans[i].descriptors_max;
+  }
+  return std::max<uint64_t>({blocks, found, 1024});
+}
+
+Status recover(StoreCore& core) {
+  const uint64_t started_ns = core.clock->monotonic_ns();
+  std::vector<HeaderScan> scans;
+  std::vector<Catalog::DeviceShape> shapes;
+  uint64_t epoch = 0;
+  for (uint16_t i = 0; i < core.devices.size(); ++i) {
+    KVS_ASSIGN(auto io, core.make_io(i));
+    KVS_ASSIGN(HeaderScan scan, scan_headers(*io, core.superblocks[i]));
+    scans.push_back(std::move(scan));
+    shapes.push_back({core.superblocks[i].geometry, core.superblocks[i].store_uuid});
+    epoch = std::max(epoch, core.superblocks[i].owner.epoch);
+  }
+  core.catalog = std::make_unique<Catalog>(core.options, std::move(shapes), epoch, index_size(core, scans), core.spaces,
+                                           core.counters, core.evictions, *core.clock);
+  IndexBuilder builder(core.catalog->index());
+  for (uint16_t i = 0; i < core.devices.size(); ++i) {
+    KVS_TRY(recover_device(*core.catalog, core.spaces, i, core.superblocks[i], std::move(scans[i]), builder,
+                           [&core, i] { return core.make_io(i); }, core.options.threaded ? kRecoveryThreads : 1,
+                           core.options.read_only, *core.clock, core.recovery));
+  }
+  finish_recovery(*core.catalog, builder, core.recovery);
+  add(core.counters.bytes_read_metadata, core.recovery.bytes_read);
+  core.recovery.seconds = static_cast<double>(core.clock->monotonic_ns() - started_ns) / 1e9;
+  return {};
+}
+
+Status start_threads(StoreCore& core) {
+  const uint32_t engine_count =
+      core.options.engine_threads != 0
+          ? std::min<uint32_t>(core.options.engine_threads, static_cast<uint32_t>(core.devices.size()))
+          : std::min<uint32_t>(4, static_cast<uint32_t>(core.devices.size()));
+  for (uint32_t e = 0; e < engine_count; ++e) {
+    Engine::Setup setup;
+    for (uint16_t i = static_cast<uint16_t>(e); i < core.devices.size(); i = static_cast<uint16_t>(i + engine_count)) {
+      setup.devices.push_back(core.devices[i].get());
+      setup.device_numbers.push_back(i);
+    }
+    const std::vector<device::Device*> served = setup.devices;
+    setup.make_queue = [served] {
+      return served[0]->make_queue(served, {.depth = kPayloadQueueDepth, .single_issuer = true});
+    };
+    core.engines.push_back(
+        std::make_unique<Engine>(core.options, std::move(setup), *core.catalog, core.counters, *core.clock));
+  }
+  core.catalog->space_changed = [&core](uint16_t device) { core.engine_of(device).space_changed(); };
+  core.catalog->wake_keeper = [&core](uint16_t device) {
+    if (device < core.keepers.size()) core.keepers[device]->wake();
+  };
+  for (auto& engine : core.engines) KVS_TRY(engine->start());
+  if (core.options.read_only) {
+    core.catalog->set_read_only("the store was opened read-only");
+    return {};
+  }
+  for (uint16_t i = 0; i < core.devices.size(); ++i) {
+    Keeper::Setup setup;
+    setup.device_number = i;
+    setup.device = core.devices[i].get();
+    setup.superblock = core.superblocks[i];
+    setup.make_io = [&core, i] { return core.make_io(i); };
+    core.keepers.push_back(std::make_unique<Keeper>(core.options, std::move(setup), *core.catalog, core.spaces,
+                                                    core.counters, core.evictions, *core.clock));
+    core.catalog->confirmed(i);  // claimed a moment ago
+  }
+  for (auto& keeper : core.keepers) KVS_TRY(keeper->start());
+  return {};
+}
+
+}  // namespace
+
+Status StoreCore::check_open() const {
+  if (fork_generation != device::fork_generation()) {
+    return Status(Code::kClosed, "this process was forked from the one that opened the store: open a store of its own, "
+                                 "after the parent has closed it");
+  }
+  if (!open.load(std::memory_order_acquire)) return Status(Code::kClosed, "the store is closed");
+  return {};
+}
+
+Result<std::unique_ptr<device::BlockingIo>> StoreCore::make_io(uint16_t device) {
+  device::Device* const one = devices[device].get();
+  KVS_ASSIGN(auto queue, one->make_queue({&one, 1}, {.depth = kMetadataQueueDepth, .single_issuer = false}));
+  return std::make_unique<device::BlockingIo>(std::move(queue), std::vector<device::Device*>{one}, options.io_timeout_ns);
+}
+
+Result<std::unique_ptr<Store>> Store::open(const std::vector<std::string>& paths, const StoreOptions& options) {
+  if (paths.empty()) return Status(Code::kInvalid, "no device was named");
+  Clock& clock = options.clock != nullptr ? *options.clock : system_clock();
+  std::vector<std::unique_ptr<device::Device>> devices;
+  for (const std::string& path : paths) {
+    device::OpenOptions how;
+    how.kind = options.device_kind;
+    how.read_only = options.read_only;
+    how.exclusive = !options.read_only;
+    how.wait_ns = options.wait_ns;
+    KVS_ASSIGN(auto device, device::open_device(path, how, clock));
+    devices.push_back(std::move(device));
+  }
+  return open_devices(std::move(devices), options);
+}
+
+Result<std::unique_ptr<Store>> Store::open_devices(std::vector<std::unique_ptr<device::Device>> devices,
+                                                   const StoreOptions& options) {
+  KVS_TRY(check_options(options));
+  auto core = std::make_unique<StoreCore>();
+  core->options = options;
+  core->clock = options.clock != nullptr ? options.clock : &system_clock();
+  core->random = options.random != nullptr ? options.random : &system_random();
+  core->fork_generation = device::fork_generation();
+  core->devices = std::move(devices);
+  KVS_ASSIGN(core->superblocks, read_pool(*core));
+  for (const auto& device : core->devices) {
+    // I5: on a fabric a late write may land after a read was verified once.
+    if (device->info().is_fabric && options.verify != Verify::kAlways) {
+      return Status(Code::kInvalid, device->info().path + ": verify must be \"always\" on a fabric");
+    }
+  }
+  if (!options.read_only) KVS_TRY(claim_pool(*core));
+  KVS_TRY(recover(*core));
+  core->prefetched = std::make_unique<PrefetchCache>(options.prefetch_bytes);
+  std::vector<device::Device*> all;
+  for (const auto& device : core->devices) all.push_back(device.get());
+  core->inline_readers = std::make_unique<InlineReaders>(std::move(all), core->counters);
+  std::unique_ptr<Store> store(new Store(std::move(core)));
+  KVS_TRY(start_threads(*store->core_));
+  store->core_->open.store(true, std::memory_order_release);
+  return store;
+}
+
+Store::Store(std::unique_ptr<StoreCore> core) : core_(std::move(core)) {}
+
+Store::~Store() {
+  if (core_ == nullptr) return;
+  if (core_->fork_generation != device::fork_generation()) {
+    // The threads are not in this process and the mutexes may be copied locked: nothing here can be torn down.
+    (void)core_.release();
+    return;
+  }
+  if (core_->open.load()) {
+    const Status status = close(0);
+    if (!status.ok()) std::fprintf(stderr, "kvstore: closing: %s\n", status.to_string().c_str());
+  }
+  for (auto& engine : core_->engines) {
+    if (engine->pieces_in_flight() == 0) continue;
+    // I11: the kernel may still write what these pieces point to. Everything they hang on is leaked.
+    (void)core_.release();
+    return;
+  }
+}
+
+Status Store::close(uint64_t timeout_ns) {
+  StoreCore& core = *core_;
+  KVS_TRY(core.check_open());
+  {
+    std::lock_guard lock(core.jobs_mutex);
+    if (std::exchange(core.closing, true)) return Status(Code::kClosed, "the store is being closed");
+  }
+  const uint64_t now_ns = core.clock->monotonic_ns();
+  const uint64_t until_ns = timeout_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + timeout_ns;
+  const auto busy = [&core] {
+    std::lock_guard lock(core.jobs_mutex);
+    bool pieces = core.inline_readers->reading() != 0;
+    for (const auto& engine : core.engines) pieces = pieces || !engine->idle();
+    return !core.jobs.empty() || pieces;
+  };
+  while (busy() && core.clock->monotonic_ns() < until_ns) {
+    if (core.options.threaded) {
+      core.clock->sleep_ns(kCloseStepNs);
+    } else if (!step()) {
+      core.clock->sleep_ns(kCloseStepNs);
+    }
+  }
+  core.open.store(false, std::memory_order_release);
+
+  Status outcome;
+  if (busy()) {
+    std::string names;
+    uint32_t count = 0;
+    for (auto& engine : core.engines) {
+      for (const std::string& name : engine->describe_in_flight()) {
+        if (++count <= 4) names += (names.empty() ? "" : "; ") + name;
+      }
+    }
+    outcome = Status(Code::kTimeout, format_text("%zu jobs and %u requests were outstanding after %.1f s (%s); their buffers "
+                                                 "are leaked on purpose, since the device may still write them",
+                                                 core.jobs.size(), count, static_cast<double>(timeout_ns) / 1e9,
+                                                 names.c_str()));
+    for (auto& engine : core.engines) engine->abandon();
+  }
+  for (auto& engine : core.engines) engine->stop();
+  for (auto& engine : core.engines) engine->join();
+  for (auto& keeper : core.keepers) {
+    keeper->stop();
+    keeper->join();
+  }
+  // With pieces outstanding the store stays marked unclean: the next open seals what this one left.
+  for (auto& keeper : core.keepers) {
+    if (!outcome.ok()) break;
+    if (Status usable = core.catalog->usable(); !usable.ok()) {
+      outcome = usable;
+      break;
+    }
+    outcome = keeper->close();
+  }
+  if (const uint64_t lost = core.catalog->take_lost(); lost != 0 && outcome.ok()) {
+    outcome = Status(Code::kDurabilityLost, format_text("%llu blocks that were reported written were lost before their "
+                                                        "descriptor was on the device",
+                                                        static_cast<unsigned long long>(lost)));
+  }
+  if (outcome.code() == Code::kTimeout) return outcome;  // I11: ~Store leaks what is outstanding
+  core.keepers.clear();
+  core.engines.clear();
+  core.inline_readers.reset();
+  core.devices.clear();
+  return outcome;
+}
+
+bool Store::is_open() const { return core_->check_open().ok(); }
+
+}  // namespace kvstore::store
