@@ -4,16 +4,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvstore import _core
 from kvstore._core import Result
 from kvstore.errors import WaitTimeout
-
-if TYPE_CHECKING:
-    from kvstore.pool import Pool
 
 __all__ = ["CompletionQueue", "Job", "Result"]
 
@@ -43,11 +39,10 @@ class Job:
     >>> pool.close()
     """
 
-    __slots__ = ("_core", "_pool")
+    __slots__ = ("_core",)
 
-    def __init__(self, core: _core.JobHandle, pool: Pool | None) -> None:
+    def __init__(self, core: _core.JobHandle) -> None:
         self._core = core
-        self._pool = pool
 
     @property
     def id(self) -> int:
@@ -119,7 +114,15 @@ class Job:
         self._core.cancel(-1 if item is None else item)
 
     def __await__(self) -> Generator[Any, None, list[Result]]:
-        return _completion(self).__await__()
+        """Wait in asyncio: the eventfd of one queue per loop is watched, no thread takes part.
+
+        Canceling the task ends the wait, not the job. Only one event loop can await a job.
+        """
+        if not self._core.done:
+            from kvstore._asyncio import wait_for  # here, so that importing kvstore does not import asyncio
+
+            yield from wait_for(self._core).__await__()
+        return self._core.results()
 
     def __len__(self) -> int:
         return len(self._core)
@@ -162,11 +165,10 @@ class CompletionQueue:
     >>> pool.close()
     """
 
-    __slots__ = ("__weakref__", "_core", "_pool")
+    __slots__ = ("_core",)
 
-    def __init__(self, pool: Pool | None = None) -> None:
+    def __init__(self) -> None:
         self._core = _core.QueueHandle()
-        self._pool = pool
 
     def fileno(self) -> int:
         """The eventfd, readable while finished jobs wait. Owned by the queue: do not close or read it."""
@@ -187,13 +189,4 @@ class CompletionQueue:
         -----
         Does not block.
         """
-        return [Job(core, self._pool) for core in self._core.drain(0xFFFFFFFF if limit is None else limit)]
-
-
-async def _completion(job: Job) -> list[Result]:
-    core = job._core
-    delay_s = 0.0002
-    while not core.done:
-        await asyncio.sleep(delay_s)
-        delay_s = min(2 * delay_s, 0.005)
-    return core.results()
+        return [Job(core) for core in self._core.drain(0xFFFFFFFF if limit is None else limit)]

@@ -138,7 +138,7 @@ class Pool:
 
     def queue(self) -> CompletionQueue:
         """A completion queue with an eventfd of its own. Submit jobs to it, drain it when it is readable."""
-        return CompletionQueue(self)
+        return CompletionQueue()
 
     def evictions(self, limit: int = 65536) -> EvictionFeed:
         """Subscribe to evictions from now on.

@@ -242,7 +242,7 @@ class Space:
             self._id, keys, values, parents, depths, salts, metas, chain, durable, page_hashes,
             None if queue is None else queue._core, tag, deadline_ms, priority,
         )  # fmt: skip
-        return Job(core, self._pool)
+        return Job(core)
 
     def get_many(
         self,
@@ -284,7 +284,7 @@ class Space:
             self._id, keys, outs, salts, offsets, nbytes,
             None if queue is None else queue._core, tag, deadline_ms, priority,
         )  # fmt: skip
-        return Job(core, self._pool)
+        return Job(core)
 
     def prefetch(
         self,
@@ -314,7 +314,7 @@ class Space:
         core = self._core.prefetch(
             self._id, keys, salts, None if queue is None else queue._core, tag, deadline_ms, priority
         )
-        return Job(core, self._pool)
+        return Job(core)
 
     # ---- index only ----
 

@@ -122,6 +122,15 @@ void JobHandle::cancel(int64_t item) {
   });
 }
 
+void JobHandle::notify(const QueueHandle& queue) {
+  refuse_fork();
+  if (notified_ && notified_ != queue.queue()) {
+    raise_invalid("job " + std::to_string(id()) + " is awaited by another event loop already");
+  }
+  notified_ = queue.queue();
+  job_->notify(notified_);
+}
+
 ItemOutcome JobHandle::result(uint32_t item) const {
   const store::ItemResult& result = job_->result(item);
   return ItemOutcome::of(result, result.status == store::ItemStatus::kError ? job_->error_text(item) : std::string());
@@ -263,6 +272,7 @@ False
           },
           nb::arg("timeout_s").none())
       .def("cancel", &JobHandle::cancel, nb::arg("item"))
+      .def("notify", &JobHandle::notify, nb::arg("queue"))
       .def("results",
            [](JobHandle& job) {
              if (!job.done())

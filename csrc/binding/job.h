@@ -43,6 +43,8 @@ struct ItemOutcome {
   Status to_status() const { return status == store::ItemStatus::kError ? Status(code, text, io_errno) : Status(); }
 };
 
+class QueueHandle;
+
 class JobHandle {
  public:
   // The handle of a job: the one that exists, so that draining gives back the object that submitting gave.
@@ -59,6 +61,7 @@ class JobHandle {
   bool done();                     // gives the buffers back when it is
   bool wait(uint64_t timeout_ns);  // without the GIL; signal handlers run meanwhile on the main thread
   void cancel(int64_t item);       // -1: all
+  void notify(const QueueHandle& queue);
   ItemOutcome result(uint32_t item) const;
   uint64_t elapsed_ns();
   // The pieces may be in flight for ever: never gives the buffers back.
@@ -71,6 +74,7 @@ class JobHandle {
   store::JobRef job_;
   std::shared_ptr<store::Store> store_;  // until done: a job in flight needs its store
   std::unique_ptr<Buffers> buffers_;
+  std::shared_ptr<store::CompletionQueue> notified_;  // the only one that notify() may be given
   uint64_t fork_generation_;
 };
 

@@ -39,32 +39,47 @@ struct ListedBlock {
   std::shared_ptr<const std::string> space_json;
 };
 
-// Takes the whole list at once, outside the GIL: whoever iterates may delete blocks or close the pool meanwhile, and a
-// callback held inside list_blocks() would wait for itself.
+// Fetches one step of the listing at a time, outside the GIL, so that whoever iterates may delete blocks or close the
+// pool in between.
 class BlockIterator {
  public:
-  BlockIterator(PoolHandle& pool, std::optional<std::string> space_json) {
-    const std::shared_ptr<store::Store> store = pool.store();
-    std::shared_ptr<const std::string> current;
-    check(without_gil([&] {
-      return store->list_blocks([&](const std::string& space, const store::BlockInfo& info) {
-        if (space_json && space != *space_json) return true;
-        if (!current || *current != space) current = std::make_shared<const std::string>(space);
-        blocks_.push_back({info, current});
-        return true;
-      });
-    }));
+  BlockIterator(std::shared_ptr<PoolHandle> pool, std::optional<std::string> space_json)
+      : pool_(std::move(pool)), space_json_(std::move(space_json)) {
+    (void)pool_->store();  // a closed pool is refused here rather than at the first step
   }
 
   ListedBlock next() {
-    if (blocks_.empty()) throw nb::stop_iteration();
-    ListedBlock block = std::move(blocks_.front());
-    blocks_.pop_front();
+    while (fetched_.empty() && cursor_ != UINT64_MAX) fetch();
+    if (fetched_.empty()) throw nb::stop_iteration();
+    ListedBlock block = std::move(fetched_.front());
+    fetched_.pop_front();
     return block;
   }
 
  private:
-  std::deque<ListedBlock> blocks_;
+  void fetch() {
+    const std::shared_ptr<store::Store> store = pool_->store();
+    // On locals while the GIL is away, so that another thread's next() sees this object whole.
+    uint64_t cursor = cursor_;
+    std::deque<ListedBlock> fetched;
+    std::shared_ptr<const std::string> current;
+    const Status listed = without_gil([&] {
+      return store->list_some_blocks(cursor, [&](const std::string& space, const store::BlockInfo& info) {
+        if (space_json_ && space != *space_json_) return true;
+        if (!current || *current != space) current = std::make_shared<const std::string>(space);
+        fetched.push_back({info, current});
+        return true;
+      });
+    });
+    check(listed);
+    cursor_ = cursor;
+    fetched_ = std::move(fetched);
+  }
+
+  std::shared_ptr<PoolHandle> pool_;
+  std::optional<std::string> space_json_;
+  uint64_t cursor_ = 0;
+  std::deque<ListedBlock> fetched_;
 };
 
 nb::list describe(PoolHandle& pool, uint32_t space, const std::string& space_json, nb::object keys_given,
@@ -164,8 +179,8 @@ Examples
 
   pool.def(
           "blocks",
-          [](PoolHandle& self, std::optional<std::string> space_json) {
-            return std::make_shared<BlockIterator>(self, std::move(space_json));
+          [](std::shared_ptr<PoolHandle> self, std::optional<std::string> space_json) {
+            return std::make_shared<BlockIterator>(std::move(self), std::move(space_json));
           },
           nb::arg("space_json").none())
       .def("describe", describe, nb::arg("space"), nb::arg("space_json"), nb::arg("keys").none(),
