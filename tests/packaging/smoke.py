@@ -41,7 +41,8 @@ def main() -> None:
                 assert nbytes == len(block), f"{key!r}: {nbytes} bytes read, {len(block)} put"
                 assert out[:nbytes] == block, f"{key!r}: other bytes than were put"
             assert space.get(b"never put", out) is None
-        command = [sys.executable, "-m", "kvstore.cli", "info", path]
+        entry_point = "from kvstore.cli import main; raise SystemExit(main())"  # as the console script has it
+        command = [sys.executable, "-c", entry_point, "info", path]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
 
     print(f"wheel: kvstore {kvstore.__version__} put and read {COUNT} blocks on Python {sys.version.split()[0]}")
