@@ -129,7 +129,6 @@ Status Engine::set_memory(const MemoryMap& memory) {
   std::promise<Status> done;
   std::future<Status> outcome = done.get_future();
   const auto apply = [&] {
-    (void)queue_->kick();  // what was prepared refers to the old numbers
     MemoryMap map = memory;
     map.add(staging_.arena().data(), staging_.arena().size());
     Status status = queue_->register_buffers(map.pieces());
@@ -162,7 +161,7 @@ void Engine::take_inbox() {
     batches.swap(inbox_);
     memory_request = std::exchange(memory_request_, nullptr);
   }
-  if (memory_request) memory_request();
+  if (memory_request) waiting_memory_request_ = std::move(memory_request);
   for (auto& [items, stores] : batches) {
     std::deque<Item*>& list = stores ? stores_ : loads_;
     const int32_t priority = items.front()->job->options().priority;
@@ -254,6 +253,12 @@ Item* Engine::choose_item(bool& is_store) {
 
 bool Engine::fill() {
   bool any = false;
+  if (waiting_memory_request_) {
+    // A ring takes new buffers only when no request uses the old ones: let the window drain first.
+    if (queue_->in_flight() != 0) return false;
+    std::exchange(waiting_memory_request_, nullptr)();
+    any = true;
+  }
   while (free_pieces_ != nullptr && queue_->in_flight() < queue_->depth()) {
     bool is_store = false;
     Item* item = choose_item(is_store);

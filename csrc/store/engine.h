@@ -117,7 +117,8 @@ class Engine {
     int64_t item;
   };
   std::vector<Cancel> cancels_;
-  std::function<void()> memory_request_;
+  std::function<void()> memory_request_;           // from the inbox
+  std::function<void()> waiting_memory_request_;   // the engine's: until nothing is in flight
   std::atomic<bool> inbox_filled_{false};
 
   std::deque<Item*> loads_;
