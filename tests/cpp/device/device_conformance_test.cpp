@@ -336,8 +336,8 @@ TEST_P(DeviceConformance, OneQueueServesSeveralDevices) {
 
 TEST_P(DeviceConformance, DestroyingAQueueWithRequestsInFlightDoesNotWaitForThem) {
   // I11: never freed, as the owner of such requests must not either.
-  static std::vector<std::unique_ptr<Transfer>> leaked;
-  static std::vector<AlignedBuffer> leaked_buffers;
+  static auto& leaked = *new std::vector<std::unique_ptr<Transfer>>;
+  static auto& leaked_buffers = *new std::vector<AlignedBuffer>;
   auto queue = make_queue(16);
   for (uint64_t i = 0; i < 16; ++i) {
     leaked_buffers.emplace_back(kMiB);
