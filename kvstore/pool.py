@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias, Union
 
-from kvstore import _core
+from kvstore import _core, testing
 from kvstore._core import BlockInfo, Buffer, Eviction
 from kvstore.errors import BusyError, ConfigError, KvStoreError
 from kvstore.job import CompletionQueue
@@ -354,12 +354,13 @@ def _check_same(pool: Pool, options: dict[str, Any]) -> None:
 
 
 def _open_core(paths: list[str], options: dict[str, Any], wait_s: float) -> _core.PoolHandle:
+    opened_by = testing.open_simulated if testing.are_simulated(paths) else _core.PoolHandle.open
     # In slices, so that a signal handler of the main thread runs while a holder is waited for.
     deadline = time.monotonic() + wait_s
     while True:
         left = max(0.0, deadline - time.monotonic())
         try:
-            return _core.PoolHandle.open(paths, {**options, "wait_s": min(left, _WAIT_SLICE_S)})
+            return opened_by(paths, {**options, "wait_s": min(left, _WAIT_SLICE_S)})
         except BusyError:
             if left <= _WAIT_SLICE_S:
                 raise
@@ -525,7 +526,10 @@ def format(
     4194304
     """
     options = _format_options(size, region_bytes, block_bytes, min_block_bytes, force, device_kind)
-    return _core.format_pool(_paths(paths), options)
+    names = _paths(paths)
+    return (
+        testing.format_simulated(names, options) if testing.are_simulated(names) else _core.format_pool(names, options)
+    )
 
 
 def plan_format(

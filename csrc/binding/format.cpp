@@ -57,9 +57,7 @@ nb::dict superblock_dict(const format::Superblock& superblock) {
   return dict;
 }
 
-namespace {
-
-store::FormatOptions parse_options(nb::dict given) {
+store::FormatOptions parse_format_options(nb::dict given) {
   store::FormatOptions options;
   for (auto [key, value] : given) {
     if (value.is_none()) continue;
@@ -84,8 +82,10 @@ store::FormatOptions parse_options(nb::dict given) {
   return options;
 }
 
+namespace {
+
 nb::list format_pool(const std::vector<std::string>& paths, nb::dict given) {
-  const store::FormatOptions options = parse_options(given);
+  const store::FormatOptions options = parse_format_options(given);
   auto formatted = without_gil([&] { return store::format_pool(paths, options, system_clock(), system_random()); });
   nb::list superblocks;
   for (const format::Superblock& superblock : unwrap(std::move(formatted))) {
@@ -95,7 +95,7 @@ nb::list format_pool(const std::vector<std::string>& paths, nb::dict given) {
 }
 
 nb::list plan_format(const std::vector<std::string>& paths, nb::dict given) {
-  const store::FormatOptions options = parse_options(given);
+  const store::FormatOptions options = parse_format_options(given);
   auto planned = without_gil([&] { return store::plan_format(paths, options, system_clock()); });
   nb::list plans;
   for (const store::FormatPlan& plan : unwrap(std::move(planned))) {

@@ -91,16 +91,6 @@ bool set_option(store::StoreOptions& options, const std::string& name, nb::handl
   return true;
 }
 
-store::StoreOptions parse_options(nb::dict given) {
-  store::StoreOptions options;
-  for (auto [key, value] : given) {
-    if (value.is_none()) continue;  // None: the default
-    const std::string name = nb::cast<nb::str>(key).c_str();
-    if (!set_option(options, name, value)) raise_type_error("open() has no option " + name);
-  }
-  return options;
-}
-
 nb::dict default_options() {
   const store::StoreOptions options;
   nb::dict dict;
@@ -159,13 +149,23 @@ nb::list superblocks(const PoolHandle& pool) {
 
 }  // namespace
 
+store::StoreOptions parse_store_options(nb::dict given) {
+  store::StoreOptions options;
+  for (auto [key, value] : given) {
+    if (value.is_none()) continue;  // None: the default
+    const std::string name = nb::cast<nb::str>(key).c_str();
+    if (!set_option(options, name, value)) raise_type_error("open() has no option " + name);
+  }
+  return options;
+}
+
 // ---- PoolHandle ----
 
-PoolHandle::PoolHandle(std::unique_ptr<store::Store> store)
+PoolHandle::PoolHandle(std::shared_ptr<store::Store> store)
     : store_(std::move(store)), fork_generation_(device::fork_generation()) {}
 
 std::shared_ptr<PoolHandle> PoolHandle::open(const std::vector<std::string>& paths, nb::dict given) {
-  const store::StoreOptions options = parse_options(given);
+  const store::StoreOptions options = parse_store_options(given);
   auto opened = without_gil([&] { return store::Store::open(paths, options); });
   return std::make_shared<PoolHandle>(unwrap(std::move(opened)));
 }
@@ -290,6 +290,7 @@ void bind_pool(nb::module_& module) {
   bind_memory(module, pool);
   bind_listing(module, pool);
   bind_format(module);
+  bind_simulated(module);
 }
 
 }  // namespace kvstore::binding

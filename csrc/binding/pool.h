@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "binding/job.h"
+#include "store/format_device.h"
 #include "store/store.h"
 
 namespace kvstore::binding {
@@ -24,7 +25,7 @@ namespace kvstore::binding {
 class PoolHandle {
  public:
   static std::shared_ptr<PoolHandle> open(const std::vector<std::string>& paths, nb::dict options);
-  explicit PoolHandle(std::unique_ptr<store::Store> store);
+  explicit PoolHandle(std::shared_ptr<store::Store> store);
   PoolHandle(const PoolHandle&) = delete;
   PoolHandle& operator=(const PoolHandle&) = delete;
   ~PoolHandle();
@@ -58,6 +59,10 @@ void bind_index(nb::class_<PoolHandle>& pool);
 void bind_memory(nb::module_& module, nb::class_<PoolHandle>& pool);
 void bind_listing(nb::module_& module, nb::class_<PoolHandle>& pool);
 void bind_format(nb::module_& module);
+void bind_simulated(nb::module_& module);
+
+store::StoreOptions parse_store_options(nb::dict given);
+store::FormatOptions parse_format_options(nb::dict given);
 
 nb::dict superblock_dict(const format::Superblock& superblock);
 nb::dict geometry_dict(const format::Geometry& geometry);
