@@ -31,7 +31,8 @@ Index::Index(uint64_t blocks_max) : blocks_max_(std::max<uint64_t>(blocks_max, 1
   uint64_t margin = 16;
   while (margin * margin < per_shard * 25) margin += margin / 4;
   shard_used_max_ = per_shard + margin;
-  shard_capacity_ = ceil_div(per_shard * 4, 3) + margin / 4 + 2;  // 64 bytes a block; a shard may reach load 0.76
+  // 48 bytes at load 0.75: 64 bytes a block. A shard that runs ahead of the others may reach load 0.76.
+  shard_capacity_ = std::max(ceil_div(per_shard * 4, 3), shard_used_max_ + shard_used_max_ / 4);
   mapping_bytes_ = align_up(shard_capacity_ * kShards * sizeof(IndexEntry), kPageBytes);
   mapping_ = map_zeroed(mapping_bytes_);
   for (uint32_t i = 0; i < kShards; ++i) {
