@@ -13,6 +13,7 @@ file(GLOB_RECURSE KVSTORE_TEST_SOURCES CONFIGURE_DEPENDS tests/cpp/*.cpp)
 if(NOT KVSTORE_TEST_SOURCES)
   message(FATAL_ERROR "tests/cpp holds no .cpp file")
 endif()
+target_compile_definitions(kvstore_core PRIVATE KVSTORE_ABORT_ON_ASSERT)  # a broken invariant ends the test
 add_executable(kvstore_tests ${KVSTORE_TEST_SOURCES})
 target_include_directories(kvstore_tests PRIVATE tests/cpp)
 target_link_libraries(kvstore_tests PRIVATE kvstore_core kvstore_warnings GTest::gtest GTest::gtest_main)

@@ -6,7 +6,11 @@
 #include "store/catalog.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+
+#include "base/assert.h"
 
 namespace kvstore::store {
 
@@ -64,6 +68,7 @@ void Catalog::fill_grant_locked(Item& item, const IndexEntry& entry, Verify veri
 void Catalog::begin_reads(std::span<Item> items, Verify verify) {
   for (const Item& item : items) index_.prefetch(item.fingerprint);
   std::lock_guard lock(mutex_);
+  take_broken_locked();
   const bool usable_now = refusal_.ok();
   for (size_t i = items.size(); i-- > 0;) {
     Item& item = items[i];
@@ -85,6 +90,7 @@ void Catalog::unpin_region(uint32_t number) {
   {
     std::lock_guard lock(mutex_);
     Region& region = regions_[number];
+    KVS_ASSERT(region.pins != 0);
     if (--region.pins != 0 || device_states_[region.device].wanted.empty()) return;
     device = region.device;
   }
@@ -176,6 +182,7 @@ void Catalog::pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& e
 }
 
 void Catalog::release_pin_locked(std::unordered_map<Fingerprint, Pin, FingerprintHash>::iterator pin) {
+  KVS_ASSERT(regions_[pin->second.region].pins != 0);
   --regions_[pin->second.region].pins;
   pins_.erase(pin);
 }
@@ -247,6 +254,7 @@ void Catalog::begin_puts(std::span<Item> items) {
   std::vector<bool> keeper_wanted(devices_.size());
   {
     std::lock_guard lock(mutex_);
+    take_broken_locked();
     for (Item& item : items) {
       if (item.phase == ItemPhase::kFinished) continue;
       ItemResult result{.status = ItemStatus::kPresent};
@@ -295,7 +303,9 @@ void Catalog::finish_put(Item& item) {
   {
     std::lock_guard lock(mutex_);
     Region& region = regions_[item.place.region];
+    KVS_ASSERT(region.state == RegionState::kOpen && region.generation == item.place.generation);
     OpenRegion& open = *region.open;
+    KVS_ASSERT(open.writes_in_flight != 0);
     DeviceState& device = device_states_[region.device];
     --open.writes_in_flight;
     IndexEntry entry{.fingerprint = item.fingerprint,
@@ -409,6 +419,7 @@ void Catalog::mark_dead_locked(Region& region, SlotIndex slot) {
 
 void Catalog::forget_entry_locked(IndexEntry* entry, bool mark_dead) {
   Region& region = regions_[entry->region];
+  KVS_ASSERT(region.live != 0);
   --region.live;
   live_bytes_ -= entry->payload_bytes;
   if (mark_dead) {
@@ -481,6 +492,21 @@ void Catalog::note_failure_locked() {
   }
 }
 
+void Catalog::broken(const char* condition, const char* file, int line) noexcept {
+  std::fprintf(stderr, "kvstore: invariant broken: %s (%s:%d)\n", condition, file, line);
+#ifdef KVSTORE_ABORT_ON_ASSERT
+  std::abort();
+#else
+  if (!broken_.exchange(true)) broken_text_ = format_text("invariant broken: %s (%s:%d)", condition, file, line);
+#endif
+}
+
+void Catalog::take_broken_locked() {
+  if (!broken_.load() || refusal_.code() == Code::kFailed) return;
+  refusal_ = Status(Code::kFailed, broken_text_ + "; the store refuses further work, close it and report this");
+  write_refusal_ = refusal_;
+}
+
 void Catalog::set_read_only(const std::string& why) {
   {
     std::lock_guard lock(mutex_);
@@ -500,11 +526,13 @@ void Catalog::set_offline(Code code, const std::string& why) {
 
 Status Catalog::writable() {
   std::lock_guard lock(mutex_);
+  take_broken_locked();
   return write_refusal_;
 }
 
 Status Catalog::usable() {
   std::lock_guard lock(mutex_);
+  take_broken_locked();
   return refusal_;
 }
 

@@ -13,6 +13,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -147,6 +148,8 @@ class Catalog {
   void recovered(std::vector<IndexBuilder::Candidate> superseded, uint64_t live_bytes);
 
   // ---- state ----
+  // An invariant broke (base/assert.h). Any thread, with the mutex or without: only sets a flag that every call reads.
+  void broken(const char* condition, const char* file, int line) noexcept;
   void set_read_only(const std::string& why);
   void set_offline(Code code, const std::string& why);
   Status writable();
@@ -184,6 +187,7 @@ class Catalog {
   using Completions = std::vector<std::pair<DurableWaiter, std::string>>;
 
   uint64_t tick() { return ++tick_; }
+  void take_broken_locked();
   void fill_grant_locked(Item& item, const IndexEntry& entry, Verify verify);
   IndexEntry* find_readable_locked(const Fingerprint& fingerprint);
   IndexEntry* find_at_locked(const Fingerprint& fingerprint, const Place& place);
@@ -228,6 +232,8 @@ class Catalog {
   uint32_t failures_ = 0;
   Status write_refusal_;                 // ok while writable
   Status refusal_;                       // ok while usable at all
+  std::atomic<bool> broken_{false};
+  std::string broken_text_;              // set before broken_
 };
 
 }  // namespace kvstore::store

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "base/assert.h"
 #include "store/catalog.h"
 
 namespace kvstore::store {
@@ -77,6 +78,7 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
         item.salt_index = *salt;
         item.place = {device, static_cast<uint32_t>(best - regions_.data()), best->id, SlotIndex{open.slots_given},
                       best->generation, 0};
+        KVS_ASSERT(open.slots_given < best->slot_count);
         item.place.offset_bytes =
             devices_[device].geometry.extent_offset(best->id, best->extent_bytes, item.place.slot);
         ++open.writes_in_flight;
@@ -144,6 +146,9 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
     OpenPlan plan;
     plan.region = state.free.front();
     state.free.pop_front();
+    // I3, I7: only an empty, unpinned region is given a new life.
+    KVS_ASSERT(regions_[plan.region].pins == 0 && regions_[plan.region].live == 0);
+    KVS_ASSERT(regions_[plan.region].state == RegionState::kFree && !regions_[plan.region].open);
     state.wanted.erase(state.wanted.begin());
     Region& region = regions_[plan.region];
     region.opening = true;
@@ -182,7 +187,7 @@ void Catalog::open_done(const OpenPlan& plan, const Status& status) {
       note_failure_locked();
     }
   }
-  if (status.ok()) add(counters_.regions_opened);
+  if (status.ok()) add(counters_.region_opens);
   space_changed(region.device);
 }
 
@@ -318,6 +323,7 @@ void Catalog::seal_done(uint32_t number, const Status& status) {
     std::lock_guard lock(mutex_);
     Region& region = regions_[number];
     device = region.device;
+    KVS_ASSERT(region.open->writes_in_flight == 0 && region.open->pending.empty());
     region.state = RegionState::kSealed;
     region.descriptor_count = region.open->committed();
     region.dictionary_count = region.open->dictionary.blocks_used();
@@ -329,7 +335,7 @@ void Catalog::seal_done(uint32_t number, const Status& status) {
     std::erase(device_states_[device].open, number);
     region.open.reset();
   }
-  add(counters_.regions_sealed);
+  add(counters_.region_seals);
   space_changed(device);
 }
 
@@ -488,6 +494,7 @@ Region Catalog::snapshot(uint32_t number) {
   copy.dead = region.dead;
   copy.descriptor_count = region.open ? region.open->committed() : region.descriptor_count;
   copy.dictionary_count = region.open ? region.open->dictionary.blocks_used() : region.dictionary_count;
+  copy.unsealed_on_device = region.unsealed_on_device;
   copy.last_use_tick = region.last_use_tick;
   copy.quarantined_until_ns = region.quarantined_until_ns;
   return copy;

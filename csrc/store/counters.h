@@ -43,8 +43,8 @@ struct Counters {
   Counter canceled{0};
   Counter commits{0};
   Counter flushes{0};
-  Counter regions_opened{0};
-  Counter regions_sealed{0};
+  Counter region_opens{0};
+  Counter region_seals{0};
   Counter regions_reclaimed{0};
   Counter blocks_evicted{0};
   Counter blocks_lost{0};              // reported written, gone before their descriptor was (I6)

@@ -10,6 +10,8 @@
 #include <cstring>
 #include <future>
 
+#include "base/assert.h"
+
 namespace kvstore::store {
 
 namespace {
@@ -378,6 +380,8 @@ bool Engine::submit_next_piece(Item& item, bool is_store) {
 
 void Engine::send(Piece& piece) {
   device::IoRequest& request = piece.request;
+  // Metadata and superblocks are never an engine's to touch.
+  KVS_ASSERT(request.offset_bytes >= catalog_.shape(piece.item->place.device).geometry.data_offset);
   request.owner = &piece;
   if (piece.attempts == 0) {
     request.segments = piece.vectors.data();

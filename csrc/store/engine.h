@@ -76,6 +76,7 @@ class Engine {
   std::vector<std::string> describe_in_flight();
 
  private:
+  void broken(const char* condition, const char* file, int line) noexcept { catalog_.broken(condition, file, line); }
   void run();
   void take_inbox();
   bool fill();

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <future>
 
+#include "base/assert.h"
 #include "store/region_reader.h"
 #include "store/superblock_io.h"
 
@@ -155,6 +156,8 @@ format::BlockHeader Keeper::identity(const Region& region) const {
 }
 
 Status Keeper::write_page(uint64_t offset_bytes) {
+  // Superblock copies and payload are never a keeper's to write; a wrong offset would destroy them.
+  KVS_ASSERT(offset_bytes >= format::kMetadataOffset && offset_bytes + kPageBytes <= geometry_.data_offset);
   add(counters_.bytes_written_metadata, kPageBytes);
   return io_->write(0, offset_bytes, page_, kPageBytes, true);
 }

@@ -56,6 +56,7 @@ class Keeper {
   bool turn();
 
  private:
+  void broken(const char* condition, const char* file, int line) noexcept { catalog_.broken(condition, file, line); }
   void run();
   bool commit();
   Status write_region(CommitWork& work);

@@ -274,6 +274,7 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
     const uint32_t number = catalog.region_number(device, RegionId{i});
     if (!catalog.region(number).open) continue;
     if (!read_only) KVS_TRY(seal_recovered(catalog, superblock, *io, clock, number));
+    catalog.region(number).unsealed_on_device = read_only;
     catalog.region(number).open.reset();
   }
   return {};

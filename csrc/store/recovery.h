@@ -28,6 +28,7 @@ struct RecoveryReport {
   uint32_t regions_quarantined = 0;
   uint64_t duplicates = 0;
   uint64_t refused = 0;               // found no room in the index
+  uint32_t superblock_copies_damaged = 0;
   double seconds = 0;
 };
 

@@ -70,6 +70,7 @@ struct Region {
   uint32_t live = 0;                   // index entries that point here
   uint32_t descriptor_count = 0;       // when sealed
   uint32_t dictionary_count = 0;       // when sealed
+  bool unsealed_on_device = false;     // found open by a read-only opener: the last descriptors are in the tail pair
   uint64_t last_use_tick = 0;
   uint64_t quarantined_until_ns = 0;   // I7; UINT64_MAX while the write is outstanding
   uint32_t unknown_writes = 0;         // outstanding writes past the time-out

@@ -60,7 +60,7 @@ Result<std::optional<RegionView>> read_region(StoreCore& core, uint32_t number) 
                             .extent_bytes = view.region.extent_bytes, .slot_count = view.region.slot_count,
                             .descriptor_count = view.region.descriptor_count,
                             .dictionary_count = view.region.dictionary_count,
-                            .is_open = view.region.state == RegionState::kOpen});
+                            .is_open = view.region.state == RegionState::kOpen || view.region.unsealed_on_device});
   }
   core.catalog->unpin_region(number);
   KVS_ASSIGN(view.contents, std::move(contents));

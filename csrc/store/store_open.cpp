@@ -70,6 +70,7 @@ Result<std::vector<format::Superblock>> read_pool(StoreCore& core) {
       return Status(quorum.status().code(), info.path + ": " + quorum.status().message(), quorum.status().io_errno());
     }
     const format::Superblock& superblock = quorum.value().superblock;
+    for (const bool damaged : quorum.value().repair) core.recovery.superblock_copies_damaged += damaged ? 1 : 0;
     KVS_TRY(check_device(superblock, info));
     if (superblock.shared_mode) {
       return Status(Code::kFenced, info.path + ": the store is in shared mode, and owner mode and shared mode refuse each other");
