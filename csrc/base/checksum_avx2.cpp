@@ -15,10 +15,13 @@
 #include <immintrin.h>
 
 #define XXH_VECTOR XXH_AVX2
-#define KVS_CHECKSUM_KERNEL kChecksumKernelAvx2
-#define KVS_CHECKSUM_ENGINE "avx2"
-
 #include "base/checksum_kernel_body.h"
+
+namespace kvstore {
+
+const ChecksumKernel kChecksumKernelAvx2 = {"avx2", hash_pages_by_library, hash64, hash128};
+
+}  // namespace kvstore
 
 #if defined(__clang__)
 #pragma clang attribute pop

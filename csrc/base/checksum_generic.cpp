@@ -3,13 +3,18 @@
 //
 // Checksum loops for what every CPU of the architecture has: SSE2, NEON, or plain C.
 
-#define KVS_CHECKSUM_KERNEL kChecksumKernelGeneric
-#if defined(__SSE2__)
-#define KVS_CHECKSUM_ENGINE "sse2"
-#elif defined(__ARM_NEON) || defined(__ARM_NEON__)
-#define KVS_CHECKSUM_ENGINE "neon"
-#else
-#define KVS_CHECKSUM_ENGINE "scalar"
-#endif
-
 #include "base/checksum_kernel_body.h"
+
+namespace kvstore {
+
+const ChecksumKernel kChecksumKernelGeneric = {
+#if defined(__SSE2__)
+    "sse2",
+#elif defined(__ARM_NEON) || defined(__ARM_NEON__)
+    "neon",
+#else
+    "scalar",
+#endif
+    hash_pages_by_library, hash64, hash128};
+
+}  // namespace kvstore

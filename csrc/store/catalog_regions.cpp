@@ -56,19 +56,16 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
     std::lock_guard lock(mutex_);
     DeviceState& state = device_states_[device];
     if (!write_refusal_.ok()) return Allocation::kRefused;
+    // Not confirmed lately: the keeper reads the claim back, calls confirmed(), and puts go on.
+    const bool stale = clock_.monotonic_ns() - state.confirmed_ns > options_.heartbeat_ns + options_.heartbeat_ns / 2;
     Region* best = nullptr;
-    if (clock_.monotonic_ns() - state.confirmed_ns > options_.heartbeat_ns + options_.heartbeat_ns / 2) {
-      wake = true;
-    } else
     for (uint32_t number : state.open) {
       Region& region = regions_[number];
       if (fits_locked(region, extent_bytes) && (best == nullptr || region.extent_bytes < best->extent_bytes)) {
         best = &region;
       }
     }
-    if (wake) {
-      // Not confirmed lately: the keeper reads the claim back and calls confirmed().
-    } else if (best != nullptr) {
+    if (best != nullptr && !stale) {
       OpenRegion& open = *best->open;
       const auto space = open.dictionary.add(format::DictionaryKind::kSpace, spaces_.find(item.space)->json);
       const auto salt = item.salt.empty() ? std::optional<uint16_t>(format::kNoSalt)
@@ -89,11 +86,12 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
       open.seal_wanted = true;  // the dictionary is full
       wake = true;
     }
-    if (std::find(state.wanted.begin(), state.wanted.end(), extent_bytes) == state.wanted.end()) {
+    if (!stale && std::find(state.wanted.begin(), state.wanted.end(), extent_bytes) == state.wanted.end()) {
       state.wanted.push_back(extent_bytes);
       wake = true;
     }
-    if (best == nullptr && !reclaim_possible_locked(device)) {
+    wake = wake || stale;
+    if (!stale && best == nullptr && !reclaim_possible_locked(device)) {
       // Open regions of other sizes with nothing to do could still be sealed and reclaimed.
       const bool sealable = std::any_of(state.open.begin(), state.open.end(), [&](uint32_t number) {
         return regions_[number].open->writes_in_flight == 0 && regions_[number].pins == 0;
@@ -373,7 +371,10 @@ std::optional<uint32_t> Catalog::next_victim(uint16_t device) {
   for (uint32_t number = first; number < first + region_count; ++number) {
     Region& region = regions_[number];
     if (!is_victim_locked(region)) continue;
-    if (victim == nullptr || region.last_use_tick < victim->last_use_tick) victim = &region;
+    // One without a live block costs nobody a hit, however young it is.
+    const bool better = victim == nullptr || (region.live == 0) > (victim->live == 0) ||
+                        ((region.live == 0) == (victim->live == 0) && region.last_use_tick < victim->last_use_tick);
+    if (better) victim = &region;
   }
   if (victim == nullptr) return std::nullopt;
   victim->state = RegionState::kRetiring;

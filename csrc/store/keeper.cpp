@@ -377,6 +377,7 @@ void Keeper::heartbeat() {
   if (next_heartbeat_ns_ != 0 && now_ns > next_heartbeat_ns_ + options_.heartbeat_ns / 2) add(counters_.heartbeats_late);
   next_heartbeat_ns_ = now_ns + options_.heartbeat_ns;
   catalog_.expire_pins();
+  catalog_.space_changed(setup_.device_number);  // a wake-up lost by a bug would cost a heartbeat, never a hang
   const Status status = confirm();
   // A claim that cannot be read back for long leaves puts waiting: say no instead.
   if (!status.ok() && now_ns - catalog_.confirmed_ns(setup_.device_number) > kUnconfirmedHeartbeatsMax * options_.heartbeat_ns) {

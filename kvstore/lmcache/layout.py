@@ -54,6 +54,8 @@ class Layout:
             if not bracket:
                 raise ValueError(f"not a layout: {text!r}")
             parsed.append((dtype, tuple(_TOKENS if d == "T" else int(d) for d in dims.split(","))))
+        if not parsed:
+            raise ValueError(f"not a layout: {text!r}")
         return cls(format_name, tuple(parsed))
 
     @property

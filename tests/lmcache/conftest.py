@@ -54,6 +54,16 @@ def pool_path(make_pool: Callable[..., str]) -> str:
 
 
 @pytest.fixture
+def disk() -> Iterator[Any]:
+    """Return a formatted disk in memory, whose reads can be spoiled."""
+    from lmcache_device import Disk
+
+    made = Disk()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
 def make_adapter() -> Iterator[Callable[..., Any]]:
     """Return a function that makes L2 adapters; all are closed at the end."""
     from kvstore.lmcache import KVStoreL2Adapter

@@ -159,8 +159,8 @@ TEST_F(FormatDevices, AForeignSignatureIsRefusedAndGoneAfterForce) {
 }
 
 // Forces a format over `disk` that dies after each number of operations; every state that is found must be one of the
-// three. The disk is brought back to its old store in between.
-void crash_everywhere(bool old_store, bool cache_survives, uint64_t seed) {
+// three. The disk is brought back to its old store in between; 0 members: to none.
+void crash_everywhere(uint32_t old_members, bool cache_survives, uint64_t seed) {
   ManualClock clock;
   SeededRandom random(seed);
   SimDisk disk(kDeviceBytes, seed);
@@ -172,10 +172,11 @@ void crash_everywhere(bool old_store, bool cache_survives, uint64_t seed) {
     const std::array<uint8_t, kPageBytes> zeros{};
     for (const uint64_t offset : format::superblock_offsets(kDeviceBytes)) disk.poke(offset, zeros.data(), kPageBytes);
     format::Uuid old_uuid{};
-    if (old_store) {
+    if (old_members > 0) {
       OneSimDevice sim(disk, clock);
       Superblock old = format_devices({sim.device.get()}, forced, clock, random).value()[0];
       old.clean = false;
+      old.members.resize(old_members, uuid_of(0x99));
       ASSERT_TRUE(update_superblock(*sim.io, 0, old).ok());
       old_uuid = old.store_uuid;
     }
@@ -205,15 +206,20 @@ void crash_everywhere(bool old_store, bool cache_survives, uint64_t seed) {
 }
 
 TEST_F(FormatDevices, KilledAtAnyOperationItLeavesTheOldStoreTheNewOneOrNone) {
-  crash_everywhere(true, true, 1);
-  crash_everywhere(false, true, 2);
+  crash_everywhere(1, true, 1);
+  crash_everywhere(0, true, 2);
 }
 
 TEST_F(FormatDevices, APowerCutAtAnyOperationLeavesTheOldStoreTheNewOneOrNone) {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    crash_everywhere(true, false, seed);
-    crash_everywhere(false, false, seed);
+    crash_everywhere(1, false, seed);
+    crash_everywhere(0, false, seed);
   }
+}
+
+TEST_F(FormatDevices, APowerCutDoesNotTearTheSuperblocksOfALargePoolIntoCorruption) {
+  // More than twelve members reach into a second sector, so that a copy that is being zeroed can be torn.
+  for (uint64_t seed = 0; seed < 30; ++seed) crash_everywhere(format::kMembersMax, false, seed);
 }
 
 TEST_F(FormatDevices, AfterAnInterruptedFormatTheNextNeedsNoForce) {
