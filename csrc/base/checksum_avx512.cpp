@@ -92,8 +92,8 @@ void hash_pages(const void* pages, size_t count, uint64_t* nodes) {
   for (unsigned i = 0; i < kBlockStripes; ++i) secrets[i] = _mm512_loadu_si512(secret + 8 * i);
   const __m512i scramble_secret = _mm512_loadu_si512(secret + kScrambleSecretAt);
   const __m512i last_secret = _mm512_loadu_si512(secret + kLastStripeSecretAt);
-  const __m512i start = lanes_of(kPrime32_3, kPrime64_1, kPrime64_2, kPrime64_3, kPrime64_4, kPrime32_2,
-                                        kPrime64_5, kPrime32_1);
+  const __m512i start =
+      lanes_of(kPrime32_3, kPrime64_1, kPrime64_2, kPrime64_3, kPrime64_4, kPrime32_2, kPrime64_5, kPrime32_1);
   const unsigned char* block = static_cast<const unsigned char*>(pages);
   for (size_t page = 0; page < count; ++page) {
     __m512i state = start;

@@ -75,7 +75,7 @@ DeviceIdentity read_identity(const fs::path& disk) {
   DeviceIdentity identity;
   identity.nguid = hex_identifier(read_line((disk / "nguid").string()));
   identity.eui64 = hex_identifier(read_line((disk / "eui").string()));
-  identity.serial = read_line((disk / "device" / "serial").string());           // NVMe
+  identity.serial = read_line((disk / "device" / "serial").string());                    // NVMe
   if (identity.serial.empty()) identity.serial = read_line((disk / "serial").string());  // virtio
   if (identity.serial.empty()) identity.serial = scsi_serial(disk);
   return identity;
@@ -123,8 +123,8 @@ BlockFacts read_block_facts(const std::string& sysfs_root, dev_t device) {
   facts.related_devices.push_back(device);
   std::error_code error;
   // The entry is a link; resolved, so that ".." of a partition is its disk.
-  const fs::path folder = fs::canonical(
-      fs::path(sysfs_root) / "dev" / "block" / format_text("%u:%u", major(device), minor(device)), error);
+  const fs::path folder =
+      fs::canonical(fs::path(sysfs_root) / "dev" / "block" / format_text("%u:%u", major(device), minor(device)), error);
   if (error) return facts;
 
   const bool is_partition = file_exists(folder / "partition");

@@ -103,7 +103,7 @@ struct BlockingIo::Impl {
   std::unique_ptr<IoQueue> queue;
   std::vector<Device*> devices;
   uint64_t timeout_ns = 0;
-  AlignedBuffer bounce;                        // source of writes: a stuck write keeps it, not the caller's memory
+  AlignedBuffer bounce;                       // source of writes: a stuck write keeps it, not the caller's memory
   std::vector<std::unique_ptr<Batch>> stuck;  // of operations that gave kTimeout
 
   std::string where(const Piece& piece) const {
@@ -307,8 +307,8 @@ Status BlockingIo::read(uint16_t device_index, uint64_t offset_bytes, AlignedBuf
   return impl_->run_one(piece, buffer);
 }
 
-Status BlockingIo::write(uint16_t device_index, uint64_t offset_bytes, const AlignedBuffer& buffer,
-                         size_t length_bytes, bool durable) {
+Status BlockingIo::write(uint16_t device_index, uint64_t offset_bytes, const AlignedBuffer& buffer, size_t length_bytes,
+                         bool durable) {
   if (length_bytes > buffer.size()) {
     return Status(Code::kInvalid, format_text("a write of %zu bytes from %zu", length_bytes, buffer.size()));
   }

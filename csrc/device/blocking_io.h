@@ -26,9 +26,9 @@ inline constexpr uint32_t kRetriesMax = 16;
 struct ReadExtent {
   uint16_t device_index = 0;
   uint64_t offset_bytes = 0;
-  uint64_t length_bytes = 0;    // multiple of 4 KiB
-  uint8_t* target = nullptr;    // page-aligned, inside the buffer that was given
-  Status status;                // set
+  uint64_t length_bytes = 0;  // multiple of 4 KiB
+  uint8_t* target = nullptr;  // page-aligned, inside the buffer that was given
+  Status status;              // set
 };
 
 class BlockingIo {

@@ -6,10 +6,11 @@
 //
 // Guarantees of every implementation (tests/cpp/device/device_conformance_test.cpp runs on each):
 //   - a submitted request completes exactly once, in any order, with the kernel's own answer in `result`:
-//     bytes moved (may be short), or -errno. Nothing is retried here (I9 is io_retry.h's business).
+//     bytes moved (may be short), or -errno. Nothing is retried here (I9 is the caller's, see blocking_io.h).
 //   - a write with `durable` set is on stable media when it completes (FUA / RWF_DSYNC); other writes are
 //     after a flush submitted once they completed (I1).
 //   - buffers, the iovec array and the request itself belong to the queue from submit to completion (I11).
+//   - in a forked child every call fails (kClosed, or submit() false) and destroying is safe.
 // It does not order requests, and never waits unless poll() is told to.
 
 #pragma once
@@ -31,42 +32,46 @@ enum class IoOp : uint8_t { kRead, kWrite, kFlush };
 
 struct IoRequest {
   IoOp op = IoOp::kRead;
-  bool durable = false;            // writes only
-  uint16_t device_index = 0;       // position in the span given to make_queue
-  uint64_t offset_bytes = 0;       // multiple of 4 KiB
-  const iovec* segments = nullptr; // every base and length aligned to DeviceInfo::dma_alignment_bytes,
-  uint32_t segment_count = 0;      //   lengths sum to a multiple of 4 KiB
-  int32_t buffer_index = -1;       // registered buffer that holds segments[0] (segment_count == 1), or -1
-  int64_t result = 0;              // set at completion
-  void* owner = nullptr;           // the submitter's
-  IoRequest* next = nullptr;       // the queue's while submitted, the submitter's otherwise
+  bool durable = false;             // writes only
+  uint16_t device_index = 0;        // position in the span given to make_queue
+  uint64_t offset_bytes = 0;        // multiple of 4 KiB
+  const iovec* segments = nullptr;  // every base aligned to DeviceInfo::dma_alignment_bytes, every length to
+  uint32_t segment_count = 0;       //   logical_block_bytes; lengths sum to a multiple of 4 KiB; at most 1,024
+  int32_t buffer_index = -1;        // registered buffer that holds segments[0] (segment_count == 1), or -1
+  int64_t result = 0;               // set at completion
+  void* owner = nullptr;            // the submitter's
+  IoRequest* next = nullptr;        // the queue's while submitted, the submitter's otherwise
 };
 
 // Who the device is, beyond its path: /dev names move at each boot.
 struct DeviceIdentity {
-  std::string nguid;   // hex, empty when the device has none
+  std::string nguid;  // hex, empty when the device has none
   std::string eui64;
   std::string serial;
 };
 
 struct DeviceInfo {
   std::string path;
-  std::string kind;                      // "uring", "threads", "sim"
+  std::string kind;  // "uring", "threads", "sim"
   uint64_t size_bytes = 0;
-  uint32_t logical_block_bytes = 512;    // <= 4096, else open refuses
-  uint32_t dma_alignment_bytes = 512;    // of memory; probed
-  uint64_t max_transfer_bytes = 0;       // of one request before the kernel splits it; 0 = unknown
+  uint32_t logical_block_bytes = 512;  // <= 4096, else open refuses
+  uint32_t dma_alignment_bytes = 512;  // of memory; probed
+  uint64_t max_transfer_bytes = 0;     // of one request before the kernel splits it; 0 = unknown
   bool is_regular_file = false;
-  bool volatile_cache = true;            // false only when the device says write-through
-  bool is_fabric = false;                // NVMe over Fabrics: late ("ghost") writes are possible
+  bool volatile_cache = true;  // false only when the device says write-through
+  bool is_fabric = false;      // NVMe over Fabrics: late ("ghost") writes are possible
   DeviceIdentity identity;
 };
 
 struct QueueOptions {
-  uint32_t depth = 64;          // requests in flight at most
-  bool single_issuer = true;    // one thread submits and polls (SINGLE_ISSUER | DEFER_TASKRUN)
+  uint32_t depth = 64;  // requests in flight at most
+  // One thread, the first to kick() or poll(), does all but wake() (SINGLE_ISSUER | DEFER_TASKRUN). False: the queue
+  // may move between threads under the caller's lock; a thread must not end with requests of its own in flight.
+  bool single_issuer = true;
 };
 
+// Destroying a queue never waits for requests in flight. They are then never reported, and the request, its segments
+// and its buffers must never be freed, because the kernel may still use them (I11).
 class IoQueue {
  public:
   virtual ~IoQueue() = default;
@@ -79,14 +84,16 @@ class IoQueue {
   virtual Status kick() = 0;
 
   // Hands over, then collects up to completed.size() completions; waits for the first at most timeout_ns
-  // (0: does not wait) or until wake(). Returns how many.
+  // (0: does not wait) or until wake(). Returns how many; 0 after a wait means the time-out or wake(), never a signal.
+  // A wake() is spent only by a poll() that may wait.
   virtual Result<uint32_t> poll(std::span<IoRequest*> completed, uint64_t timeout_ns) = 0;
 
   // Ends a poll() that waits, now or the next one. The only member that any thread may call.
   virtual void wake() = 0;
 
-  // Registers memory for zero-mapping I/O; replaces what was registered. Pieces of at most 1 GiB. On
-  // kUnsupported or ENOMEM nothing is registered and requests simply carry buffer_index -1.
+  // Registers memory for zero-mapping I/O; replaces what was registered (empty: drops it). Buffers of at most 1 GiB,
+  // else kInvalid; kBusy with requests in flight. On kUnsupported (no such thing here) or io_errno ENOMEM (memlock)
+  // nothing is registered and requests simply carry buffer_index -1.
   virtual Status register_buffers(std::span<const iovec> buffers) = 0;
 
   virtual uint32_t in_flight() const = 0;
@@ -98,7 +105,7 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
 
-  // A queue over `devices`, all of this kind; IoRequest::device_index counts into it.
+  // A queue over `devices`, all of this kind; IoRequest::device_index counts into it. The devices outlive it.
   virtual Result<std::unique_ptr<IoQueue>> make_queue(std::span<Device* const> devices,
                                                       const QueueOptions& options) = 0;
 };
@@ -106,12 +113,13 @@ class Device {
 // ---- opening (device/open.cpp) -------------------------------------------------------------------------
 
 struct OpenOptions {
-  std::string kind = "auto";     // "auto" (uring where allowed, else threads) | "uring" | "threads"
-  bool read_only = false;        // dump, check, info on a store that somebody else may own
-  bool exclusive = true;         // O_EXCL on block devices, a lock on files and on a loop device's backing file
-  uint64_t wait_ns = 0;          // for a living holder to go away
+  std::string kind = "auto";  // "auto" (uring where allowed, else threads) | "uring" | "threads"
+  bool read_only = false;     // dump, check, info on a store that somebody else may own
+  bool exclusive = true;      // O_EXCL on block devices, a lock on files and on a loop device's backing file; not
+                              //   with read_only, which looks on and locks nobody out
+  uint64_t wait_ns = 0;       // for a living holder to go away
   uint64_t stale_wait_ns = 10'000'000'000;  // for a killed holder's kernel references, no living holder found
-  uint32_t threads = 16;         // of the "threads" kind, per queue
+  uint32_t threads = 16;                    // of the "threads" kind, per queue
 };
 
 // Opens a block device or regular file with O_DIRECT. Errors: kNotFound, kBusy (message names the holder:

@@ -70,8 +70,7 @@ GuardedFd::GuardedFd(int fd, const ForkBarrier& barrier) : fd_(fd), generation_(
   register_descriptor(fd, barrier);
 }
 
-GuardedFd::GuardedFd(GuardedFd&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), generation_(other.generation_) {}
+GuardedFd::GuardedFd(GuardedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)), generation_(other.generation_) {}
 
 GuardedFd& GuardedFd::operator=(GuardedFd&& other) noexcept {
   std::swap(fd_, other.fd_);

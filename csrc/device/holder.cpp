@@ -120,7 +120,7 @@ std::vector<OpenFile> processes_that_have_open(Matches matches) {
   std::vector<OpenFile> found;
   for (const std::string& pid : numeric_entries("/proc")) {
     for (const std::string& fd : numeric_entries("/proc/" + pid + "/fd")) {
-      struct stat target {};
+      struct stat target{};
       // stat follows the magic link to the open file itself, whatever its path has become.
       if (stat(("/proc/" + pid + "/fd/" + fd).c_str(), &target) != 0 || !matches(target)) continue;
       found.push_back({pid, is_writable(pid, fd)});
@@ -129,15 +129,13 @@ std::vector<OpenFile> processes_that_have_open(Matches matches) {
   return found;
 }
 
-Holder name_process(const std::vector<OpenFile>& open_files, const std::string& preferred_pid) {
+// The process most likely to be what holds it: a writer before a reader (blkid, udev), the first found else.
+const OpenFile* likely_holder(const std::vector<OpenFile>& open_files) {
   const OpenFile* best = nullptr;
   for (const OpenFile& open_file : open_files) {
-    if (open_file.pid == preferred_pid) return {true, describe_process(preferred_pid)};
-    // A reader (blkid, udev) cannot be what holds a device exclusively when a writer is there too.
     if (best == nullptr || (open_file.writable && !best->writable)) best = &open_file;
   }
-  if (best != nullptr) return {true, describe_process(best->pid)};
-  return {};
+  return best;
 }
 
 std::string mount_point(const std::vector<dev_t>& devices) {
@@ -156,7 +154,7 @@ std::string mount_point(const std::vector<dev_t>& devices) {
 std::string swap_device(const std::vector<dev_t>& devices) {
   std::ifstream swaps("/proc/swaps");
   for (std::string path, line; swaps >> path; std::getline(swaps, line)) {
-    struct stat facts {};
+    struct stat facts{};
     if (stat(path.c_str(), &facts) != 0 || !S_ISBLK(facts.st_mode)) continue;
     if (std::find(devices.begin(), devices.end(), facts.st_rdev) != devices.end()) return path;
   }
@@ -169,38 +167,49 @@ Holder find_device_holder(const struct stat& facts) {
   if (const std::string where = mount_point(devices); !where.empty()) return {true, "mounted at " + where};
   if (!block.holder_names.empty()) return {true, "part of " + block.holder_names.front()};
   if (const std::string path = swap_device(devices); !path.empty()) return {true, "swap on " + path};
-  return name_process(processes_that_have_open([&](const struct stat& target) {
-                        return S_ISBLK(target.st_mode) &&
-                               std::find(devices.begin(), devices.end(), target.st_rdev) != devices.end();
-                      }),
-                      "");
+  const std::vector<OpenFile> open_files = processes_that_have_open([&](const struct stat& target) {
+    return S_ISBLK(target.st_mode) && std::find(devices.begin(), devices.end(), target.st_rdev) != devices.end();
+  });
+  const OpenFile* likely = likely_holder(open_files);
+  if (likely == nullptr) return {};
+  // Who only reads it hardly claims it: the claim is more likely a killed writer's.
+  return {likely->writable, describe_process(likely->pid)};
+}
+
+bool is_running(const std::string& pid) {
+  struct stat process{};
+  return stat(("/proc/" + pid).c_str(), &process) == 0;
 }
 
 Holder find_file_holder(const struct stat& facts) {
+  const std::vector<OpenFile> open_files = processes_that_have_open(
+      [&](const struct stat& target) { return target.st_dev == facts.st_dev && target.st_ino == facts.st_ino; });
   const std::string owner = lock_owner(facts);
-  Holder holder = name_process(processes_that_have_open([&](const struct stat& target) {
-                                 return target.st_dev == facts.st_dev && target.st_ino == facts.st_ino;
-                               }),
-                               owner);
-  if (holder.alive || owner.empty()) return holder;
-  // Another user's process: its descriptors are hidden, but the lock names it. A name that shows the file's
-  // descriptors and does not have it open is a lock that outlives its owner's close.
-  const Directory descriptors("/proc/" + owner + "/fd");
-  struct stat process {};
-  if (descriptors.handle == nullptr && stat(("/proc/" + owner).c_str(), &process) == 0) {
-    return {true, describe_process(owner)};
+  const auto is_owner = [&](const OpenFile& open_file) { return open_file.pid == owner; };
+  if (std::any_of(open_files.begin(), open_files.end(), is_owner)) return {true, describe_process(owner)};
+
+  const OpenFile* likely = likely_holder(open_files);
+  if (!owner.empty()) {
+    const Directory descriptors("/proc/" + owner + "/fd");
+    // Another user's process: its descriptors are hidden, but the lock names it.
+    if (descriptors.handle == nullptr && is_running(owner)) return {true, describe_process(owner)};
+    // The owner has ended or has closed the file: the kernel lets go in a moment, unless a child inherited the lock.
+    std::string text = "locked by process " + owner + ", which has " + (is_running(owner) ? "closed it" : "ended");
+    if (likely != nullptr) text += "; open in " + describe_process(likely->pid);
+    return {false, text};
   }
-  return holder;
+  if (likely == nullptr) return {};
+  return {true, describe_process(likely->pid)};
 }
 
 }  // namespace
 
 Holder find_holder(const struct stat& facts) {
   Holder holder = S_ISBLK(facts.st_mode) ? find_device_holder(facts) : find_file_holder(facts);
-  if (!holder.alive) {
-    holder.description = geteuid() == 0 ? "no living process has it open (another container or host namespace, or the "
-                                          "kernel has not let go of a killed one)"
-                                        : "no process visible to this user has it open";
+  if (holder.description.empty()) {
+    holder.description = geteuid() == 0 ? "no living process here has it open; another container, a kernel user (an "
+                                          "nvmet target), or the kernel has not let go of a killed process"
+                                        : "no process visible to this user has it open (root sees all)";
   }
   return holder;
 }

@@ -14,8 +14,8 @@
 namespace kvstore::device {
 
 struct Holder {
-  bool alive = false;        // somebody was found
-  std::string description;   // "process 4711 (python serve.py) since 2026-03-01 12:00:00 UTC", or why nobody was
+  bool alive = false;       // somebody was found who can hold it
+  std::string description;  // "process 4711 (python serve.py), running since 2026-03-01 12:00:00 UTC", or what else
 };
 
 // `facts` is of the block device or file itself. Reads /proc and /sys; milliseconds with thousands of processes.

@@ -47,12 +47,18 @@ Status open_error(const std::string& path, int error) {
     case ENXIO:  // a device node with no device behind it
     case ENODEV: return Status(Code::kNotFound, path + ": no such device or file", error);
     case EINVAL:
-      return Status(Code::kUnsupported, path + ": its file system refuses O_DIRECT; put the file on ext4 or xfs, or use "
-                                               "a block device (tmpfs has it since Linux 6.6)", error);
+      return Status(Code::kUnsupported,
+                    path +
+                        ": its file system refuses O_DIRECT; put the file on ext4 or xfs, or use "
+                        "a block device (tmpfs has it since Linux 6.6)",
+                    error);
     case EACCES:
     case EPERM:
-      return Status(Code::kIo, path + ": permission denied; run as a user that may read and write it (group \"disk\" "
-                                      "for block devices)", error);
+      return Status(Code::kIo,
+                    path +
+                        ": permission denied; run as a user that may read and write it (group \"disk\" "
+                        "for block devices)",
+                    error);
     default: return Status::from_errno(error, path);
   }
 }
@@ -61,7 +67,7 @@ Status open_error(const std::string& path, int error) {
 // another mount namespace.
 bool backs_loop_device(int loop_fd, int fd) {
   loop_info64 loop{};
-  struct stat facts {};
+  struct stat facts{};
   if (ioctl(loop_fd, LOOP_GET_STATUS64, &loop) != 0 || fstat(fd, &facts) != 0) return false;
   return loop.lo_inode == facts.st_ino;
 }
@@ -80,7 +86,7 @@ Status lock_backing_file(const BlockFacts& block, Attempt& attempt) {
   if (!backs_loop_device(attempt.file.get(), backing.get())) return {};
   if (flock(backing.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return Status::from_errno(errno, block.loop_backing_file + ": flock");
-    struct stat facts {};
+    struct stat facts{};
     fstat(backing.get(), &facts);
     attempt.busy = facts;
     return {};
@@ -90,7 +96,7 @@ Status lock_backing_file(const BlockFacts& block, Attempt& attempt) {
 }
 
 Attempt try_open(const std::string& path, const OpenOptions& options) {
-  struct stat facts {};
+  struct stat facts{};
   if (stat(path.c_str(), &facts) != 0) return failed(open_error(path, errno));
   const bool is_block = S_ISBLK(facts.st_mode);
   if (!is_block && !S_ISREG(facts.st_mode)) {
@@ -113,7 +119,7 @@ Attempt try_open(const std::string& path, const OpenOptions& options) {
     attempt.file = GuardedFd(fd, barrier);
   }
   // The name may point elsewhere since stat(); without O_EXCL a block device would be open unclaimed.
-  struct stat opened {};
+  struct stat opened{};
   if (fstat(attempt.file.get(), &opened) != 0) return failed(Status::from_errno(errno, path));
   if ((opened.st_mode & S_IFMT) != (facts.st_mode & S_IFMT)) {
     return failed(Status(Code::kInvalid, path + " was replaced while it was being opened"));
@@ -167,8 +173,8 @@ Result<std::unique_ptr<Device>> open_device(const std::string& path, const OpenO
   KVS_ASSIGN(Attempt opened, open_or_wait(path, options, clock));
   KVS_ASSIGN(DeviceInfo info, describe_device(path, opened.file.get()));
   info.kind = std::move(kind);
-  return std::unique_ptr<Device>(std::make_unique<PosixDevice>(std::move(info), std::move(opened.file),
-                                                               std::move(opened.lock), options.threads));
+  return std::unique_ptr<Device>(
+      std::make_unique<PosixDevice>(std::move(info), std::move(opened.file), std::move(opened.lock), options.threads));
 }
 
 }  // namespace kvstore::device

@@ -34,7 +34,7 @@ struct DirectIoAlignment {
 DirectIoAlignment ask_statx(int fd) {
   DirectIoAlignment alignment;
 #if defined(STATX_DIOALIGN)
-  struct statx facts {};
+  struct statx facts{};
   if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &facts) == 0 && (facts.stx_mask & STATX_DIOALIGN) != 0) {
     alignment = {true, facts.stx_dio_mem_align, facts.stx_dio_offset_align};
   }
@@ -52,7 +52,8 @@ Result<uint32_t> probe_memory_alignment(const std::string& path, int fd, uint32_
     if (pread(fd, target, kPageBytes, 0) >= 0) return static_cast<uint32_t>(alignment);
     if (errno != EINVAL) return Status::from_errno(errno, path + ": reading the first 4096 bytes");
   }
-  return Status(Code::kUnsupported, path + ": direct reads of 4096 bytes are refused; is its sector larger than 4 KiB?");
+  return Status(Code::kUnsupported,
+                path + ": direct reads of 4096 bytes are refused; is its sector larger than 4 KiB?");
 }
 
 Result<uint64_t> block_device_size(const std::string& path, int fd) {
@@ -70,7 +71,7 @@ Result<uint32_t> logical_block_size(const std::string& path, int fd) {
 }  // namespace
 
 Result<DeviceInfo> describe_device(const std::string& path, int fd) {
-  struct stat facts {};
+  struct stat facts{};
   if (fstat(fd, &facts) != 0) return Status::from_errno(errno, path);
   DeviceInfo info;
   info.path = path;
@@ -83,8 +84,9 @@ Result<DeviceInfo> describe_device(const std::string& path, int fd) {
     // A file's flush goes through a file system and whatever is below it: never assume it needless.
     info.volatile_cache = true;
     if (direct.known && direct.offset_bytes == 0) {
-      return Status(Code::kUnsupported, path + ": its file system has no direct I/O for this file (encrypted or "
-                                               "compressed?); put it on ext4 or xfs, or use a block device");
+      return Status(Code::kUnsupported, path +
+                                            ": its file system has no direct I/O for this file (encrypted or "
+                                            "compressed?); put it on ext4 or xfs, or use a block device");
     }
     if (direct.known) info.logical_block_bytes = direct.offset_bytes;
   } else {

@@ -71,8 +71,8 @@ struct SimDisk::Impl {
   uint64_t operations = 0;
   uint64_t stop_at = UINT64_MAX;
   bool stopped = false;
-  uint64_t life = 0;           // +1 per power cut
-  uint64_t releases = 0;       // +1 per release_stuck()
+  uint64_t life = 0;      // +1 per power cut
+  uint64_t releases = 0;  // +1 per release_stuck()
   uint64_t stuck_count = 0;
 
   struct GhostWrite {
@@ -120,8 +120,8 @@ struct Pending {
   SimRule rule;
   uint64_t ready_ns = 0;
   uint64_t flush_mark = 0;
-  uint64_t life = 0;            // of the disk at submit
-  uint64_t releases = 0;        // of the disk at submit
+  uint64_t life = 0;      // of the disk at submit
+  uint64_t releases = 0;  // of the disk at submit
   bool submitted_stopped = false;
 };
 

@@ -24,24 +24,24 @@ namespace kvstore::device {
 
 enum class SimFault : uint8_t {
   kNone,
-  kError,         // -EIO (or `value` as -errno), nothing moved
+  kError,            // -EIO (or `value` as -errno), nothing moved
   kErrorAfterWrite,  // the bytes land, then -EIO is reported
-  kShort,         // `value` bytes moved (rounded to 512), result says so
-  kAgain,         // -EAGAIN, nothing moved
-  kStuck,         // does not complete until release_stuck(); then normally (`value` != 0: with -value)
-  kLost,          // write: reported done, nothing changed
-  kMisdirected,   // write lands, read comes from, offset `value`
-  kBitRot,        // read: one flipped bit at byte `value` of the request; the medium is unchanged
-  kFlushFails,    // flush reports -EIO, and unflushed sectors are dropped (fsyncgate)
+  kShort,            // `value` bytes moved (rounded to 512), result says so
+  kAgain,            // -EAGAIN, nothing moved
+  kStuck,            // does not complete until release_stuck(); then normally (`value` != 0: with -value)
+  kLost,             // write: reported done, nothing changed
+  kMisdirected,      // write lands, read comes from, offset `value`
+  kBitRot,           // read: one flipped bit at byte `value` of the request; the medium is unchanged
+  kFlushFails,       // flush reports -EIO, and unflushed sectors are dropped (fsyncgate)
 };
 
 struct SimRule {
   SimFault fault = SimFault::kNone;
-  std::optional<IoOp> op;                 // only this operation
-  uint64_t first_byte = 0;                // only requests that overlap [first_byte, last_byte)
+  std::optional<IoOp> op;   // only this operation
+  uint64_t first_byte = 0;  // only requests that overlap [first_byte, last_byte)
   uint64_t last_byte = UINT64_MAX;
-  uint64_t skip = 0;                      // matching requests let through first
-  uint64_t times = 1;                     // then this many are hit
+  uint64_t skip = 0;   // matching requests let through first
+  uint64_t times = 1;  // then this many are hit
   uint64_t value = 0;
 };
 
@@ -91,8 +91,8 @@ struct SimDeviceOptions {
   std::string path = "sim:0";
   bool volatile_cache = true;
   bool is_fabric = false;
-  bool reorder = true;            // completions in seeded random order, else first in first out
-  uint64_t latency_ns = 0;        // of each request, on `clock`; poll() that waits advances a ManualClock
+  bool reorder = true;      // completions in seeded random order, else first in first out
+  uint64_t latency_ns = 0;  // of each request, on `clock`; poll() that waits advances a ManualClock
   uint32_t logical_block_bytes = 512;
   uint32_t dma_alignment_bytes = 512;
 };

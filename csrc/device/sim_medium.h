@@ -48,8 +48,8 @@ class SimMedium {
   static constexpr uint64_t kChunkBytes = 65536;
   using Sector = std::array<uint8_t, kSimSectorBytes>;
   struct Undo {
-    Sector durable;             // what the medium holds should the cache be lost
-    uint64_t first_write = 0;   // number of the oldest write that is not durable
+    Sector durable;            // what the medium holds should the cache be lost
+    uint64_t first_write = 0;  // number of the oldest write that is not durable
   };
 
   uint8_t* chunk_for_write(uint64_t offset_bytes);

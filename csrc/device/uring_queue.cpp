@@ -43,8 +43,9 @@ __kernel_timespec kernel_timespec(uint64_t duration_ns) {
 Status unsupported_ring(int error) {
   const char* mend = "use the \"threads\" kind";
   if (error == EPERM || error == EACCES) {
-    mend = "sysctl kernel.io_uring_disabled or the container's seccomp profile forbids it: allow io_uring_setup, "
-           "io_uring_enter and io_uring_register, or use the \"threads\" kind";
+    mend =
+        "sysctl kernel.io_uring_disabled or the container's seccomp profile forbids it: allow io_uring_setup, "
+        "io_uring_enter and io_uring_register, or use the \"threads\" kind";
   } else if (error == ENOSYS) {
     mend = "this kernel has none: use the \"threads\" kind";
   } else if (error == ENOMEM) {
@@ -61,7 +62,7 @@ constexpr unsigned kSingleIssuerFlags[] = {
     IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG |
         IORING_SETUP_SUBMIT_ALL | IORING_SETUP_R_DISABLED,  // 6.1
     IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL |
-        IORING_SETUP_R_DISABLED,                                                            // 6.0
+        IORING_SETUP_R_DISABLED,                                                      // 6.0
     IORING_SETUP_COOP_TASKRUN | IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_SUBMIT_ALL,  // 5.19
     0,
 };
@@ -212,8 +213,8 @@ class UringQueue final : public IoQueue {
     }
     for (const iovec& buffer : buffers) {
       if (buffer.iov_len > kRegisteredBufferBytesMax) {
-        return Status(Code::kInvalid, format_text("a registered buffer of %zu bytes: at most 1 GiB each, split it",
-                                                  buffer.iov_len));
+        return Status(Code::kInvalid,
+                      format_text("a registered buffer of %zu bytes: at most 1 GiB each, split it", buffer.iov_len));
       }
     }
     if (has_buffers_) {
@@ -258,8 +259,8 @@ class UringQueue final : public IoQueue {
       io_uring_prep_fsync(sqe, file, IORING_FSYNC_DATASYNC);
     } else if (request.segment_count == 1) {
       const bool fixed = request.buffer_index >= 0;
-      const int opcode = is_read ? (fixed ? IORING_OP_READ_FIXED : IORING_OP_READ)
-                                 : (fixed ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE);
+      const int opcode =
+          is_read ? (fixed ? IORING_OP_READ_FIXED : IORING_OP_READ) : (fixed ? IORING_OP_WRITE_FIXED : IORING_OP_WRITE);
       io_uring_prep_rw(opcode, sqe, file, segments->iov_base,
                        static_cast<unsigned>(std::min<uint64_t>(segments->iov_len, kTransferBytesMax)),
                        request.offset_bytes);

@@ -21,9 +21,7 @@ constexpr uint64_t kTimeoutNs = 1'000'000'000;
 
 class BlockingIoTest : public ::testing::Test {
  protected:
-  BlockingIoTest() : disk_(64 * kMiB, 1), device_(make_sim_device(disk_, SimDeviceOptions(), clock_)) {
-    reset(8);
-  }
+  BlockingIoTest() : disk_(64 * kMiB, 1), device_(make_sim_device(disk_, SimDeviceOptions(), clock_)) { reset(8); }
   void reset(uint32_t depth) {
     Device* devices[] = {device_.get()};
     QueueOptions options;

@@ -96,8 +96,8 @@ TEST(SimPowerCut, KeepsDropsAndTearsUnflushedSectorsOverTheSeeds) {
     sim.disk.power_cut(false);
     const std::vector<uint8_t> left = sim.peek(0, 16 * kPage);
     for (size_t sector = 0; sector < left.size(); sector += kSector) {
-      const auto news = static_cast<size_t>(
-          std::count(left.begin() + static_cast<long>(sector), left.begin() + static_cast<long>(sector + kSector), 0xbb));
+      const auto news = static_cast<size_t>(std::count(left.begin() + static_cast<long>(sector),
+                                                       left.begin() + static_cast<long>(sector + kSector), 0xbb));
       kept += news == kSector;
       dropped += news == 0;
       torn += news != 0 && news != kSector;

@@ -73,15 +73,13 @@ TEST_F(UringQueueTest, BuffersAreNotReplacedUnderRequests) {
 
 TEST_F(UringQueueTest, WithoutMemlockRegisteringIsAnErrorThatSaysSoAndReadsGoOn) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become a user whom the limit binds";
-  auto unlimited_check = make();
   const pid_t child = fork();
   if (child == 0) {
     const rlimit limit{64 * kKiB, 64 * kKiB};
     if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || setuid(65534) != 0) _exit(1);
     QueueOptions options;
     options.depth = 4;
-    const int fd = open("/proc/self/exe", O_RDONLY);
-    auto queue = make_uring_queue({fd}, options);
+    auto queue = make_uring_queue({fd_}, options);
     if (!queue.ok()) _exit(2);
     AlignedBuffer memory(4 * kMiB);
     const iovec buffer{memory.data(), memory.size()};
@@ -116,7 +114,7 @@ TEST_F(UringQueueTest, ASingleIssuerRingBelongsToItsFirstPoller) {
 
 TEST_F(UringQueueTest, AWaitCutByASignalGoesOn) {
   auto queue = make();
-  struct sigaction action {}, before {};
+  struct sigaction action{}, before{};
   action.sa_handler = [](int) {};
   sigaction(SIGUSR1, &action, &before);
   const pthread_t self = pthread_self();
