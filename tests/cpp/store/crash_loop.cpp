@@ -1,0 +1,55 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "store/crash_loop.h"
+
+namespace kvstore::store {
+
+namespace {
+
+constexpr uint64_t kOperationsMax = 20'000;
+
+// True when the scenario ended before the stop.
+bool crash_once(const SimSetup& setup, const Scenario& scenario, uint64_t stop_after, bool cache_survives) {
+  SimStore sim(setup);
+  sim.context = "stopped after operation " + std::to_string(stop_after) +
+                (cache_survives ? ", cache kept" : ", cache lost");
+  sim.disk().stop_after(stop_after);
+  scenario(sim);
+  const bool finished = !sim.stopped();
+  sim.crash(cache_survives);
+  sim.reopen_and_judge();
+  if (!sim.is_open()) return finished;
+
+  // What recovery left must bear further use.
+  sim.context += ", second life";
+  sim.put_all({{{"second life 1", "", 0}, 20'000}, {{"second life 2", "salt", 1}, 1}});
+  sim.put({"second life 3", "", 0}, 5'000, {.durable = true});
+  sim.judge_all();
+  const Status closed = sim.close();
+  if (!closed.ok()) ADD_FAILURE() << sim.context << ": close: " << closed.to_string();
+  sim.context += ", third";
+  sim.reopen_and_judge();
+  if (!sim.is_open()) return finished;
+  EXPECT_EQ(sim.number("recovery_regions_open_found"), 0) << sim.context << ": sealed at the second opening, or by close";
+  EXPECT_EQ(sim.number("recovery_regions_quarantined"), 0) << sim.context;
+  return finished;
+}
+
+}  // namespace
+
+CrashLoopResult crash_at_every_operation(const SimSetup& setup, const Scenario& scenario) {
+  CrashLoopResult result;
+  for (uint64_t n = 1; n < kOperationsMax; ++n) {
+    SimSetup seeded = setup;
+    seeded.seed = setup.seed * 100'000 + n;
+    const bool finished = crash_once(seeded, scenario, n, true);
+    crash_once(seeded, scenario, n, false);
+    result.operations = n;
+    if (finished || ::testing::Test::HasFailure()) return result;
+  }
+  ADD_FAILURE() << "the scenario never ends";
+  return result;
+}
+
+}  // namespace kvstore::store

@@ -1,0 +1,24 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The crash loop: any scripted scenario, stopped at its n-th device operation for every n, once with and once
+// without what the device's cache held; opened again, judged, used, closed cleanly, opened and judged once more.
+
+#pragma once
+
+#include <functional>
+
+#include "store/sim_harness.h"
+
+namespace kvstore::store {
+
+// Runs on a formatted, closed store. After the stop every answer is an error: a scenario goes on or returns, as it
+// likes (SimStore::stopped() tells).
+using Scenario = std::function<void(SimStore&)>;
+
+struct CrashLoopResult {
+  uint64_t operations = 0;   // of the scenario, that is how many crashes were played
+};
+CrashLoopResult crash_at_every_operation(const SimSetup& setup, const Scenario& scenario);
+
+}  // namespace kvstore::store
