@@ -147,9 +147,12 @@ class RegionLoader {
     region.bitmap_sequence = contents.bitmap_sequence;
     region.bitmap_copy = contents.bitmap_copy;
     region.dictionary_count = request.is_open ? contents.dictionary_blocks : request.dictionary_count;
-    region.descriptor_count = request.is_open
-        ? contents.full_blocks * format::kDescriptorsPerBlock + static_cast<uint32_t>(contents.tail.size())
-        : request.descriptor_count;
+    // At most: a seal cut short leaves a last D block that is not full. What counts is how many blocks to read.
+    region.descriptor_count =
+        request.is_open ? std::min(contents.full_blocks * format::kDescriptorsPerBlock +
+                                       static_cast<uint32_t>(contents.tail.size()),
+                                   request.slot_count)
+                        : request.descriptor_count;
     region.last_use_tick = contents.max_write_seq;  // becomes a rank in finish_recovery
     if (request.is_open) {
       ++report_.regions_open_found;
