@@ -85,8 +85,9 @@ class IoQueue {
 
   // Hands over, then collects up to completed.size() completions; waits for the first at most timeout_ns
   // (0: does not wait) or until wake(). Returns how many; 0 after a wait means the time-out or wake(), never a signal.
-  // A wake() is spent only by a poll() that may wait.
-  virtual Result<uint32_t> poll(std::span<IoRequest*> completed, uint64_t timeout_ns) = 0;
+  // A wake() is spent only by a poll() that may wait. `wait_for` is a hint that a wait may go on until so many are
+  // there, which spares a context switch for each of many small requests; fewer may be returned at any time.
+  virtual Result<uint32_t> poll(std::span<IoRequest*> completed, uint64_t timeout_ns, uint32_t wait_for = 1) = 0;
 
   // Ends a poll() that waits, now or the next one. The only member that any thread may call.
   virtual void wake() = 0;

@@ -194,7 +194,7 @@ class SimQueue final : public IoQueue {
 
   Status kick() override { return {}; }
 
-  Result<uint32_t> poll(std::span<IoRequest*> completed, uint64_t timeout_ns) override {
+  Result<uint32_t> poll(std::span<IoRequest*> completed, uint64_t timeout_ns, uint32_t /*wait_for*/) override {
     if (completed.empty()) return 0u;
     Clock& clock = devices_.front()->clock();
     std::unique_lock<std::mutex> lock(mutex_);

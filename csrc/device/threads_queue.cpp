@@ -160,7 +160,7 @@ class ThreadsQueue final : public IoQueue {
     return {};
   }
 
-  Result<uint32_t> poll(std::span<IoRequest*> completed, uint64_t timeout_ns) override {
+  Result<uint32_t> poll(std::span<IoRequest*> completed, uint64_t timeout_ns, uint32_t /*wait_for*/) override {
     if (forked()) return closed_in_child();
     hand_over();
     std::unique_lock<std::mutex> lock(shared_->mutex);

@@ -169,7 +169,7 @@ class UringQueue final : public IoQueue {
     return Status::from_errno(-submitted, "io_uring_enter");
   }
 
-  Result<uint32_t> poll(std::span<IoRequest*> completed, uint64_t timeout_ns) override {
+  Result<uint32_t> poll(std::span<IoRequest*> completed, uint64_t timeout_ns, uint32_t wait_for) override {
     if (forked()) return closed_in_child();
     KVS_TRY(enable());
     arm_wake();
@@ -188,7 +188,7 @@ class UringQueue final : public IoQueue {
     uint64_t left_ns = bounded_ns;
     while (true) {
       arm_wake();
-      KVS_TRY(wait(left_ns));
+      KVS_TRY(wait(left_ns, std::max<uint32_t>(1, std::min(wait_for, in_flight_))));
       count = reap(completed);
       if (std::exchange(woken_, false) || count > 0) return count;
       const uint64_t now = now_ns();
@@ -305,11 +305,11 @@ class UringQueue final : public IoQueue {
     return Status::from_errno(-error, "io_uring_enter");
   }
 
-  // Hands over and waits for one completion, in one system call.
-  Status wait(uint64_t left_ns) {
+  // Hands over and waits for completions, in one system call. The wake-up counts as one of them.
+  Status wait(uint64_t left_ns, uint32_t wait_for) {
     __kernel_timespec timeout = kernel_timespec(left_ns);
     io_uring_cqe* first = nullptr;
-    const int error = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &timeout, nullptr);
+    const int error = io_uring_submit_and_wait_timeout(&ring_, &first, wait_for, &timeout, nullptr);
     if (error >= 0 || error == -ETIME || error == -EINTR) return {};
     if (!is_transient(error)) return Status::from_errno(-error, "io_uring_enter");
     // The kernel is short of memory: completions free some, so look for them, at a pace that leaves it the core.

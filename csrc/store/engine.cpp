@@ -22,6 +22,8 @@ constexpr uint32_t kPiecesAlways = 16;        // a window smaller than this many
 constexpr size_t kScanMax = 64;               // items looked past when the first ones' devices are full
 constexpr uint64_t kStoreShare = 10;          // stores keep at least one tenth
 constexpr uint32_t kCompletedMax = 32;        // collected per poll
+constexpr uint32_t kShareMin = 4;             // fewer in flight are waited for one by one
+constexpr uint64_t kSmallPieceBytes = 256 * kKiB;
 
 uint64_t stage_bytes(const Item& item) {
   return item.stage == ItemStage::kPayload ? item.payload_bytes : page_table_bytes(item.payload_bytes);
@@ -202,13 +204,14 @@ bool Engine::turn(uint64_t wait_ns) {
     sleeping_.store(true, std::memory_order_seq_cst);
     if (inbox_filled_.load(std::memory_order_seq_cst)) timeout_ns = 0;
   }
-  Result<uint32_t> count = queue_->poll(completed_, timeout_ns);
+  Result<uint32_t> count = queue_->poll(completed_, timeout_ns, completions_worth_waiting_for());
   sleeping_.store(false, std::memory_order_relaxed);
   if (!count.ok()) {
     catalog_.set_offline(Code::kIo, "the I/O queue failed: " + count.status().message());
     abandon();
     return false;
   }
+  waited_in_vain_ = count.value() == 0 && queue_->in_flight() != 0;
   if (count.value() != 0) {
     collect({completed_.data(), count.value()});
     fill();
@@ -222,6 +225,21 @@ bool Engine::turn(uint64_t wait_ns) {
   }
   check_times();
   return progressed;
+}
+
+// With many small pieces in flight a wake-up for each costs more than the piece: wait for a share of them, a smaller one
+// while there is more to submit, so that the device does not run dry. Never once a wait for more has timed out: then some
+// of what is in flight is stuck.
+uint32_t Engine::completions_worth_waiting_for() const {
+  const uint32_t in_flight = queue_->in_flight();
+  if (in_flight < kShareMin || window_bytes_in_flight() > uint64_t{in_flight} * kSmallPieceBytes || waited_in_vain_) return 1;
+  return loads_.empty() && stores_.empty() ? in_flight / 2 : in_flight / 8 + 1;
+}
+
+uint64_t Engine::window_bytes_in_flight() const {
+  uint64_t bytes = 0;
+  for (const uint64_t used : window_used_) bytes += used;
+  return bytes;
 }
 
 bool Engine::has_window(uint16_t device, uint64_t bytes) const {

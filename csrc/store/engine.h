@@ -96,6 +96,8 @@ class Engine {
   void apply_cancels();
   void check_times();
   void free_piece(Piece& piece);
+  uint32_t completions_worth_waiting_for() const;
+  uint64_t window_bytes_in_flight() const;
   bool has_window(uint16_t device, uint64_t bytes) const;
   uint16_t local(uint16_t device_number) const;
 
@@ -140,6 +142,7 @@ class Engine {
   std::vector<uint32_t> window_pieces_;
   std::vector<device::IoRequest*> completed_;
   std::vector<Item*> deadlines_;        // running or waiting loads with a deadline
+  bool waited_in_vain_ = false;
   uint64_t next_time_check_ns_ = 0;
   uint64_t busy_since_ns_ = 0;
   uint64_t busy_bytes_ = 0;
