@@ -89,7 +89,7 @@ class Windows {
 
 bool has_lvm2_label(const Windows& windows) {
   // In any of the first four sectors.
-  for (const uint64_t sector : {0, 512, 1024, 1536}) {
+  for (uint64_t sector = 0; sector < 2048; sector += 512) {
     if (windows.has(sector, "LABELONE") && windows.has(sector + 24, "LVM2 001")) return true;
   }
   return false;

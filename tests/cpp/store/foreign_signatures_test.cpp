@@ -96,7 +96,7 @@ TEST(ForeignSignatures, AnMbrNeedsAPlausiblePartition) {
 
 TEST(ForeignSignatures, NoWindowIsReadPastItsEnd) {
   const std::vector<uint8_t> bytes(kSignatureWindowBytes);
-  for (const uint64_t size : {0, 1, 511, 512, 4095, 4096, 65536, 131072, 524287, 524288, 1048575}) {
+  for (const uint64_t size : {0u, 1u, 511u, 512u, 4095u, 4096u, 65536u, 131072u, 524287u, 524288u, 1048575u}) {
     EXPECT_EQ(find_signature({bytes.data(), size}, {bytes.data(), size}, size), "");
     EXPECT_EQ(find_signature({bytes.data(), size}, {bytes.data(), size}, UINT64_MAX), "");
     EXPECT_EQ(find_signature({bytes.data(), size}, {bytes.data(), size}, 0), "");

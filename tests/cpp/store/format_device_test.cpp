@@ -222,6 +222,35 @@ TEST_F(FormatDevices, APowerCutDoesNotTearTheSuperblocksOfALargePoolIntoCorrupti
   for (uint64_t seed = 0; seed < 30; ++seed) crash_everywhere(format::kMembersMax, false, seed);
 }
 
+TEST_F(FormatDevices, APoolIsNeverPartlyTheOldAndPartlyTheNewOne) {
+  FormatOptions forced = small_regions();
+  forced.force = true;
+  const auto format_both = [&](SimDisk& first, SimDisk& second) {
+    OneSimDevice a(first, clock_), b(second, clock_);
+    return format_devices({a.device.get(), b.device.get()}, forced, clock_, random_);
+  };
+  for (size_t dying = 0; dying < 2; ++dying) {
+    std::array<SimDisk, 2> disks{SimDisk(kDeviceBytes, 1), SimDisk(kDeviceBytes, 2)};
+    bool formatted = false;
+    for (uint64_t operations = 0; !formatted; ++operations) {
+      ASSERT_LT(operations, 100u);
+      const auto old = format_both(disks[0], disks[1]).value();
+      disks[dying].stop_after(operations);
+      formatted = format_both(disks[0], disks[1]).ok();
+      disks[dying].power_cut(true);
+      bool any_old = false, any_new = false;
+      for (size_t i = 0; i < disks.size(); ++i) {
+        const auto found = read(disks[i]);
+        if (!found.ok()) continue;
+        const bool is_old = found.value().superblock.store_uuid == old[i].store_uuid;
+        any_old |= is_old;
+        any_new |= !is_old;
+      }
+      ASSERT_FALSE(any_old && any_new) << "device " << dying << " after " << operations;
+    }
+  }
+}
+
 TEST_F(FormatDevices, AfterAnInterruptedFormatTheNextNeedsNoForce) {
   SimDisk disk(kDeviceBytes, 1);
   {
