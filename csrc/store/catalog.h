@@ -130,6 +130,8 @@ class Catalog {
   void reclaimed(uint32_t region);
   std::optional<uint32_t> next_bitmap(uint16_t device, format::DeadBitmap& copy);
   void bitmap_done(uint32_t region, const Status& status);
+  // Dead bits that next_bitmap() does not hand out: flush() must not promise those deletes.
+  Status bitmaps_left_alone(uint16_t device);
   // Every open region of the device is sealed (close).
   void seal_all(uint16_t device);
   uint64_t oldest_pending_ns(uint16_t device);     // when something first waited for a commit; UINT64_MAX: nothing

@@ -468,6 +468,22 @@ void Catalog::bitmap_done(uint32_t number, const Status& status) {
   note_failure_locked();
 }
 
+Status Catalog::bitmaps_left_alone(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  const uint32_t first = first_region_[device];
+  uint32_t count = 0;
+  for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
+    const Region& region = regions_[number];
+    if (!region.bitmap_dirty || region.state == RegionState::kRetiring) continue;
+    // Others became dirty during this round: the next flush's business.
+    if (!write_refusal_.ok() || region.unknown_writes != 0) ++count;
+  }
+  if (count == 0) return {};
+  const std::string what = format_text("deletes in %u regions of device %u are not durable: ", count, device);
+  if (!write_refusal_.ok()) return Status(write_refusal_.code(), what + write_refusal_.message());
+  return Status(Code::kBusy, what + "a write of unknown outcome is outstanding there (I7)");
+}
+
 // ---- recovery --------------------------------------------------------------------------------------------------
 
 void Catalog::recovered(std::vector<IndexBuilder::Candidate> superseded, uint64_t live_bytes) {

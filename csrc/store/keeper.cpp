@@ -109,7 +109,8 @@ bool Keeper::turn() {
   const bool timer_due = pending_ns != UINT64_MAX && clock_.monotonic_ns() - pending_ns >= options_.commit_interval_ns;
   bool worked = false;
   if (flush_wanted || timer_due || catalog_.commit_is_due(setup_.device_number)) worked |= commit();
-  if (flush_wanted || timer_due) worked |= write_bitmaps();
+  Status deletes_durable;
+  if (flush_wanted || timer_due) worked |= write_bitmaps(deletes_durable);
   // Opening before reclaiming: somebody may wait for the region that is already free.
   worked |= seal_regions();
   worked |= open_regions();
@@ -118,6 +119,7 @@ bool Keeper::turn() {
   if (flush_wanted) {
     std::lock_guard lock(mutex_);
     flush_finished_ = ticket;
+    flush_outcome_ = std::move(deletes_durable);
     changed_.notify_all();
     worked = true;
   }
@@ -130,7 +132,7 @@ Status Keeper::flush(uint64_t timeout_ns) {
   if (!options_.threaded) {
     lock.unlock();
     turn();
-    return {};
+    return flush_outcome_;
   }
   woken_ = true;
   changed_.notify_all();
@@ -141,7 +143,8 @@ Status Keeper::flush(uint64_t timeout_ns) {
     return Status(Code::kTimeout, format_text("flush of %s did not finish within %.1f s",
                                               setup_.device->info().path.c_str(), static_cast<double>(timeout_ns) / 1e9));
   }
-  return flush_finished_ >= ticket ? Status() : Status(Code::kClosed, "the store was closed during flush");
+  if (flush_finished_ < ticket) return Status(Code::kClosed, "the store was closed during flush");
+  return flush_outcome_;
 }
 
 // ---- committing ------------------------------------------------------------------------------------------------
@@ -333,7 +336,7 @@ Status Keeper::evict_region(uint32_t number) {
 
 // ---- dead bitmaps ----------------------------------------------------------------------------------------------
 
-bool Keeper::write_bitmaps() {
+bool Keeper::write_bitmaps(Status& outcome) {
   bool worked = false;
   const uint32_t rounds = geometry_.region_count;  // a region dirtied again meanwhile waits for the next flush
   AlignedBuffer buffer;
@@ -354,8 +357,12 @@ bool Keeper::write_bitmaps() {
     add(counters_.bytes_written_metadata, geometry_.bitmap_bytes());
     if (status.ok()) region.bitmap_copy ^= 1;
     catalog_.bitmap_done(*number, status);
-    if (!status.ok()) break;
+    if (status.ok()) continue;
+    add(counters_.write_errors);
+    outcome = status;
+    return worked;
   }
+  outcome = catalog_.bitmaps_left_alone(setup_.device_number);
   return worked;
 }
 
@@ -388,11 +395,13 @@ void Keeper::heartbeat() {
 Status Keeper::close() {
   catalog_.seal_all(setup_.device_number);
   // Two rounds are enough: the first commits, the second seals what the first committed.
+  Status deletes_durable;
   for (int round = 0; round < 3; ++round) {
     commit();
-    write_bitmaps();
+    write_bitmaps(deletes_durable);
     seal_regions();
   }
+  KVS_TRY(deletes_durable);
   KVS_TRY(confirm());
   KVS_TRY(flush_device());
   setup_.superblock.clean = true;

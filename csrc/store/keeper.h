@@ -47,7 +47,8 @@ class Keeper {
   }
   void wake();
 
-  // Any thread: commits all that is pending now, and dead bits; returns when done. kTimeout ends the wait only.
+  // Any thread: commits all that is pending now, and dead bits; returns when done. kTimeout ends the wait only. Not ok
+  // otherwise: dead bits are not on the device, so that a deleted block may come back. Lost blocks are the catalog's.
   Status flush(uint64_t timeout_ns);
   // Commits, seals every open region and marks the superblock clean. After the engines have stopped.
   Status close();
@@ -66,7 +67,7 @@ class Keeper {
   Status write_seal(Region& region);
   bool reclaim_one();
   Status evict_region(uint32_t number);
-  bool write_bitmaps();
+  bool write_bitmaps(Status& outcome);
   void heartbeat();
   Status confirm();
   Status flush_device();
@@ -94,6 +95,7 @@ class Keeper {
   bool running_ = false;
   uint64_t flush_requested_ = 0;   // tickets
   uint64_t flush_finished_ = 0;
+  Status flush_outcome_;           // of the last one finished
   uint64_t next_heartbeat_ns_ = 0;
 };
 

@@ -458,10 +458,12 @@ Status Store::flush(uint64_t timeout_ns) {
   StoreCore& core = *core_;
   KVS_TRY(core.check_open());
   const uint64_t started_ns = core.clock->monotonic_ns();
-  for (auto& keeper : core.keepers) {
+  Status first_error;
+  for (auto& keeper : core.keepers) {  // each device, whatever becomes of the others
     const uint64_t used_ns = core.clock->monotonic_ns() - started_ns;
     const bool unlimited = timeout_ns == UINT64_MAX;
-    KVS_TRY(keeper->flush(unlimited ? UINT64_MAX : timeout_ns - std::min(timeout_ns, used_ns)));
+    Status status = keeper->flush(unlimited ? UINT64_MAX : timeout_ns - std::min(timeout_ns, used_ns));
+    if (first_error.ok()) first_error = std::move(status);
   }
   if (const uint64_t lost = core.catalog->take_lost(); lost != 0) {
     return Status(Code::kDurabilityLost,
@@ -469,6 +471,7 @@ Status Store::flush(uint64_t timeout_ns) {
                               "the device failed before their descriptors were on it; they are misses now",
                               static_cast<unsigned long long>(lost)));
   }
+  KVS_TRY(first_error);
   return core.catalog->usable();
 }
 
