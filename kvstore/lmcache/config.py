@@ -77,7 +77,9 @@ class DoorConfig:
 
     def open_options(self) -> dict[str, Any]:
         """Return the keyword arguments of ``kvstore.open`` that differ from its defaults."""
-        options: dict[str, Any] = {"verify": self.verify, "wait_s": self.wait_s}
+        options: dict[str, Any] = {"wait_s": self.wait_s}
+        if self.verify != "always":
+            options["verify"] = self.verify
         if self.device_kind != "auto":
             options["device_kind"] = self.device_kind
         if self.window_bytes:

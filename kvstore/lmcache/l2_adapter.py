@@ -296,12 +296,21 @@ class KVStoreL2Adapter(L2AdapterInterface):
             **self._loads.numbers(),
         }
         try:
-            stats = self._pool.stats()
+            stats: dict[str, Any] = self._pool.stats()
         except KvStoreError as error:
             status["is_healthy"] = False
             status["error"] = str(error)
             return status
-        status["occupied_bytes"] = stats.get("occupied_bytes", 0)
+        status["is_healthy"] = status["is_healthy"] and not stats["write_refusal"]
+        status["write_refusal"] = stats["write_refusal"]
+        status["occupied_bytes"] = stats["occupied_bytes"]
+        moved, staged = stats["bytes_put"] + stats["bytes_got"], stats["bytes_staged"]
+        status["byte_path"] = {
+            "device_kind": stats["device_kind"],
+            "zero_copy_bytes": max(0, moved - staged),
+            "staged_bytes": staged,
+            "registered_requests": stats["pieces_fixed"],
+        }
         status["pool"] = stats
         return status
 
@@ -358,14 +367,12 @@ class KVStoreL2Adapter(L2AdapterInterface):
         """Set the byte counters to what is on the device; evictions told meanwhile are in what was counted."""
         for _ in range(3):
             self._feed.drain()
-            by_salt: Counter[str] = Counter()
-            for block in self._spaces.blocks():
-                by_salt[block.key.cache_salt] += block.payload_bytes
+            by_salt = self._spaces.bytes_by_salt()
             if not self._feed.drain():
                 break
         with self._usage_lock:
             self._total_bytes_used = sum(by_salt.values())
-            self._bytes_by_cache_salt = dict(by_salt)
+            self._bytes_by_cache_salt = {salt.decode(): nbytes for salt, nbytes in by_salt.items()}
 
     def _keep_house(self) -> None:
         poller = select.poll()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -69,11 +70,7 @@ class SpaceTable(Generic[Key]):
 
     def key_of(self, space_json: str, salt: bytes, key: bytes) -> Key | None:
         """Return LMCache's key of a block, or None for a block that is not of this door and identity."""
-        if space_json not in self._identities:
-            if len(self._identities) >= _IDENTITIES_MAX:
-                self._identities.clear()
-            self._identities[space_json] = self._own(json.loads(space_json))
-        identity = self._identities[space_json]
+        identity = self._own(space_json)
         if identity is None:
             return None
         try:
@@ -81,7 +78,16 @@ class SpaceTable(Generic[Key]):
         except ValueError:
             return None
 
-    def _own(self, identity: dict[str, Any]) -> dict[str, Any] | None:
+    def _own(self, space_json: str) -> dict[str, Any] | None:
+        """Return an identity when it is of this door and user, else None."""
+        if space_json not in self._identities:
+            if len(self._identities) >= _IDENTITIES_MAX:
+                self._identities.clear()
+            self._identities[space_json] = self._parse(space_json)
+        return self._identities[space_json]
+
+    def _parse(self, space_json: str) -> dict[str, Any] | None:
+        identity: dict[str, Any] = json.loads(space_json)
         if identity.get("engine") != ENGINE or identity.get("door") != self._fixed["door"]:
             return None
         added = {name: value for name, value in identity.items() if name not in RESERVED_IDENTITY}
@@ -93,3 +99,11 @@ class SpaceTable(Generic[Key]):
             key = self.key_of(block.space_json, block.salt, block.key)
             if key is not None:
                 yield ListedBlock(key, block.nbytes)
+
+    def bytes_by_salt(self) -> Counter[bytes]:
+        """Return the live payload bytes of this door under each salt, reading the descriptors from the device."""
+        counts: Counter[bytes] = Counter()
+        for block in self._pool.blocks():
+            if self._own(block.space_json) is not None:
+                counts[block.salt] += block.nbytes
+        return counts

@@ -311,6 +311,9 @@ def test_status_names_both_figures_and_the_path(adapter):
     assert status["live_bytes"] == NBYTES
     assert status["occupied_bytes"] >= NBYTES
     assert status["l1_memory"] == "unregistered"
+    assert set(status["byte_path"]) == {"device_kind", "zero_copy_bytes", "staged_bytes", "registered_requests"}
+    assert status["byte_path"]["zero_copy_bytes"] + status["byte_path"]["staged_bytes"] >= NBYTES
+    assert status["write_refusal"] == ""
     assert status["store_inflight_task_count"] == status["load_inflight_task_count"] == 0
 
 

@@ -8,6 +8,7 @@ by the ``skip_l1`` store policy, so that every fetch reads L2.
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -100,6 +101,22 @@ def test_adapters_are_added_and_deleted_at_run_time(make_storage, make_pool):
     storage.add_l2_adapter(l2_config(spec(path)).adapters[0])
     assert fetch(storage, KEYS) == 12
     assert_nothing_leaks(storage)
+
+
+def test_lmcaches_own_serializer_in_front_of_it(make_storage, pool_path):
+    with_serde = {**json.loads(spec(pool_path)), "serde": {"type": "fp8"}}
+    storage = make_storage(json.dumps(with_serde))
+    objects = storage.reserve_write(KEYS, LAYOUT)
+    for obj in objects.values():
+        obj.tensor.fill_(1.5)
+    storage.finish_write(list(objects))
+    eventually(lambda: storage.get_l1_usage()[0] == 0)
+    result = wait(storage, submit(storage, KEYS))
+    assert result.l2_hit_count == len(KEYS)
+    with storage.read_prefetched_results(KEYS) as found:
+        assert all(bool((obj.tensor == 1.5).all()) for obj in found)
+    storage.finish_read_prefetched(KEYS)
+    assert adapter_of(storage).inner_adapter.get_usage().total_bytes_used < len(KEYS) * NBYTES
 
 
 def test_a_listener_registered_late_hears_of_everything(make_storage, pool_path):

@@ -119,7 +119,7 @@ def test_settings_from_a_url_may_be_text():
         {"path": ["a", "b"], "durable": "true", "load_timeout_s": "2.5", "window_bytes": "1048576"}, "remote_url"
     )
     assert (config.path, config.durable, config.load_timeout_s, config.window_bytes) == (("a", "b"), True, 2.5, 1 << 20)
-    assert config.open_options() == {"verify": "always", "wait_s": 10.0, "window_bytes": 1 << 20}
+    assert config.open_options() == {"wait_s": 10.0, "window_bytes": 1 << 20}
 
 
 # ---- chains ----
