@@ -28,6 +28,7 @@ constexpr uint32_t kMetadataQueueDepth = 64;
 constexpr uint32_t kPayloadQueueDepth = 256;
 constexpr uint32_t kRecoveryThreads = 2;
 constexpr uint64_t kCloseStepNs = 1'000'000;
+constexpr uint64_t kTrimFromBytes = 16 * kMiB;
 
 // This host, in every store it opens: from /etc/machine-id, hashed so that the id itself is not published.
 format::Uuid host_uuid() {
@@ -155,7 +156,9 @@ Status recover(StoreCore& core) {
                            core.options.read_only, *core.clock, core.recovery));
   }
   finish_recovery(*core.catalog, builder, core.recovery);
-  malloc_trim(0);  // what the readers needed is not given back by itself, and is a quarter of the index
+  // What the readers needed is not given back by itself, and is a quarter of the index. A small pool is not worth a walk
+  // over the whole heap of the process.
+  if (core.recovery.bytes_read >= kTrimFromBytes) malloc_trim(0);
   add(core.counters.bytes_read_metadata, core.recovery.bytes_read);
   core.recovery.seconds = static_cast<double>(core.clock->monotonic_ns() - started_ns) / 1e9;
   return {};
