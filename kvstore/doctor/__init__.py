@@ -15,7 +15,7 @@ from kvstore.doctor import device, software, system
 from kvstore.doctor.finding import Finding, Level
 from kvstore.doctor.machine import Machine, Target, find_target
 
-__all__ = ["DEVICE_CHECKS", "MACHINE_CHECKS", "Finding", "Level", "Machine", "Target", "examine"]
+__all__ = ["DEVICE_CHECKS", "MACHINE_CHECKS", "Finding", "Level", "Machine", "Target", "examine", "find_target"]
 
 MACHINE_CHECKS: tuple[Callable[[Machine], Finding], ...] = (
     software.check_package,
