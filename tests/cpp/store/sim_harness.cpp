@@ -3,6 +3,8 @@
 
 #include "store/sim_harness.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -65,6 +67,12 @@ const char* text_of(ItemStatus status) {
     case ItemStatus::kError: return "error";
   }
   return "?";
+}
+
+// Thousands of stores are opened and dropped: zeroing fresh pages for each would be most of the time.
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
 }  // namespace
@@ -148,11 +156,11 @@ uint64_t device_bytes_for(uint32_t regions, uint64_t region_bytes, uint64_t min_
   format::GeometryOptions options;
   options.region_bytes = region_bytes;
   options.min_block_bytes = min_block_bytes;
-  options.device_bytes = format::kMetadataOffset + regions * region_bytes + 2 * kMiB;
+  options.device_bytes = format::kMetadataOffset + regions * region_bytes + kMiB + kPageBytes;
   while (true) {
     const auto geometry = format::choose_geometry(options);
     if (geometry.ok() && geometry.value().region_count >= regions) return options.device_bytes;
-    options.device_bytes += 256 * kKiB;
+    options.device_bytes += 16 * kKiB;
   }
 }
 
@@ -170,6 +178,7 @@ device::SimRule rule_of(device::SimFault fault, std::optional<device::IoOp> op, 
 }
 
 SimStore::SimStore(const SimSetup& setup) : setup_(setup), random_(setup.seed) {
+  keep_freed_memory();
   const uint64_t bytes = device_bytes_for(setup.regions, setup.region_bytes, setup.min_block_bytes);
   std::vector<std::unique_ptr<device::Device>> devices;
   std::vector<device::Device*> pointers;
@@ -580,6 +589,7 @@ void SimStore::reopen_and_judge() {
     for (const auto& [version, version_bytes] : record.bytes) bytes = std::max(bytes, version_bytes);
     Buffers buffers(bytes, {});
     const GetItem item{spaces_[name.space], name.salt, name.key, buffers.segments(), buffers.segment_count(), 0, kWholeBlock};
+    take_evictions();  // reclaim goes on meanwhile
     const ItemResult result = store_->get_one(item);
     if (result.status == ItemStatus::kHit) {
       const auto version = std::find_if(record.possible.begin(), record.possible.end(), [&](uint32_t candidate) {
