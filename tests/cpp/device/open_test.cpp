@@ -67,8 +67,8 @@ class Child {
     return reap();
   }
   int kill_and_reap() {
+    kill(pid_, SIGKILL);  // before the pipe tells it to end by itself
     close(end_);
-    kill(pid_, SIGKILL);
     return reap();
   }
 
@@ -311,7 +311,7 @@ TEST_F(OpenLoop, AfterSigkillTheDeviceOpensWithinTheStaleWait) {
     return 0;
   });
   ASSERT_TRUE(child.ready());
-  child.kill_and_reap();
+  EXPECT_EQ(child.kill_and_reap(), 128);
   auto device = open_device(loop_.path(), OpenOptions(), system_clock());
   EXPECT_TRUE(device.ok()) << device.status().to_string();
 }
