@@ -6,6 +6,8 @@
 
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -17,12 +19,17 @@
 
 namespace kvstore {
 
+inline constexpr size_t kHugePageBytes = 2 * kMiB;
+
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
   explicit AlignedBuffer(size_t bytes) : bytes_(align_up(bytes, kPageBytes)) {
-    data_ = static_cast<uint8_t*>(std::aligned_alloc(kPageBytes, bytes_));
+    // Hashing and copying through memory of 4 KiB pages runs at half the speed: one TLB miss for each.
+    const bool large = bytes_ >= kHugePageBytes;
+    data_ = static_cast<uint8_t*>(std::aligned_alloc(large ? kHugePageBytes : kPageBytes, bytes_));
     if (data_ == nullptr) throw std::bad_alloc();
+    if (large) madvise(data_, align_down(bytes_, kHugePageBytes), MADV_HUGEPAGE);
     std::memset(data_, 0, bytes_);
   }
   AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
