@@ -229,7 +229,11 @@ class Pool:
         return [json.loads(text) for text in sorted(seen)]
 
     def verify_block(self, block: BlockInfo) -> Literal["ok", "corrupt", "stale"]:
-        """Read one listed block and compare its checksum. ``"stale"``: it was deleted or moved since it was listed.
+        """Read one listed block and compare its checksum.
+
+        Returns
+        -------
+        ``"ok"``, ``"corrupt"``, or ``"stale"`` when its region was reused since it was listed.
 
         Raises
         ------

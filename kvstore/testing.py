@@ -103,8 +103,15 @@ class SimDisk:
         """Requests that are stuck now."""
         return self._core.stuck_count()
 
+    def stop(self, after: int = 0) -> None:
+        """Fail every write and flush after so many more, and all reads then, as if the process had died there.
+
+        Close the pool (which raises), call :meth:`power_cut`, and open again to see what is left.
+        """
+        self._core.stop_after(after)
+
     def power_cut(self, *, cache_survives: bool = False) -> None:
-        """Drop, keep or tear what was not flushed. The pool that had it open is lost; open again."""
+        """Drop, keep or tear what was not flushed, and forget :meth:`stop`. ``cache_survives``: a killed process."""
         self._core.power_cut(cache_survives)
 
     def peek(self, offset: int, nbytes: int) -> bytes:

@@ -253,7 +253,8 @@ void PoolHandle::unregister_buffer(nb::object buffer) {
   void* const base = view.segments(block)->iov_base;
   const auto found = registered_.find(base);
   if (found == registered_.end()) raise_invalid("buffer is not registered");
-  check(without_gil([&] { return store->unregister_memory(base); }));
+  Status status = without_gil([&] { return store->unregister_memory(base); });
+  if (status.code() != Code::kUnsupported) check(std::move(status));  // it was never registered with a queue
   const std::unique_ptr<Buffers> held = std::move(found->second);
   registered_.erase(found);
 }

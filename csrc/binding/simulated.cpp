@@ -134,6 +134,9 @@ void bind_simulated(nb::module_& module) {
       .def("release_stuck", [](Medium& self) { self.disk.release_stuck(); })
       .def("stuck_count", [](const Medium& self) { return self.disk.stuck_count(); })
       .def(
+          "stop_after", [](Medium& self, uint64_t operations) { self.disk.stop_after(operations); },
+          nb::arg("operations"))
+      .def(
           "power_cut", [](Medium& self, bool cache_survives) { self.disk.power_cut(cache_survives); },
           nb::arg("cache_survives"))
       .def("peek", peek, nb::arg("offset"), nb::arg("nbytes"))

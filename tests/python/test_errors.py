@@ -1,0 +1,574 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""What bad input gets: a named exception with what, where and the numbers, or a miss; nothing lost, nothing overwritten.
+
+Method: one bad thing per test, on files, loop devices where it takes one, and the simulated disk for bytes that flip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pickle
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from python_support import IDENTITY, MIB, POOL, random_bytes
+
+import kvstore
+from kvstore import errors
+from kvstore.testing import SimDisk
+
+# ---- the classes ----
+
+
+def test_the_hierarchy_is_as_documented():
+    for name in errors.__all__:
+        assert issubclass(getattr(errors, name), errors.KvStoreError)
+        assert getattr(kvstore, name) is getattr(errors, name)
+    assert issubclass(errors.DeviceError, OSError)
+    assert issubclass(errors.ConfigError, ValueError)
+    assert issubclass(errors.WaitTimeout, TimeoutError)
+    assert issubclass(errors.ForeignDataError, errors.FormatError)
+
+
+@pytest.mark.parametrize("code", sorted(errors._CLASSES))
+def test_every_code_carries_code_errno_and_message_also_when_pickled(code):
+    error = errors.from_core(code, errno.EIO, "what: where, 5 bytes")
+    assert type(error) in {errors._CLASSES[code], errors.DeviceError}
+    for one in (error, pickle.loads(pickle.dumps(error))):
+        assert type(one) is type(error)
+        assert (str(one), one.code, one.errno) == ("what: where, 5 bytes", code, errno.EIO)
+
+
+# ---- devices ----
+
+
+def checked_unchanged(path: str, error: type[Exception], match: str, **options) -> None:
+    """Opening fails as said, and leaves the file as it was."""
+    before = Path(path).read_bytes()
+    with pytest.raises(error, match=match):
+        kvstore.open(path, **options)
+    assert Path(path).read_bytes() == before
+
+
+def test_a_path_that_is_not_there(tmp_path):
+    path = str(tmp_path / "nothing")
+    with pytest.raises(errors.DeviceError, match="nothing") as caught:
+        kvstore.open(path)
+    assert caught.value.errno == errno.ENOENT
+    assert not os.path.exists(path)
+    with pytest.raises(errors.KvStoreError, match="nothing"):
+        kvstore.format(path)
+
+
+def test_a_folder(tmp_path):
+    with pytest.raises(errors.KvStoreError, match=str(tmp_path)):
+        kvstore.open(str(tmp_path))
+
+
+def test_an_empty_file_and_one_of_zeros_and_one_of_noise_hold_no_store(tmp_path):
+    for name, content in (("empty", b""), ("zeros", bytes(64 * MIB)), ("noise", random_bytes(64 * MIB, 1))):
+        path = tmp_path / name
+        path.write_bytes(content)
+        checked_unchanged(str(path), errors.KvStoreError, name)
+        path.unlink()
+
+
+def test_a_file_system_is_refused_by_name_and_by_format_too(tmp_path):
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("mkfs.ext4 is missing: install e2fsprogs")
+    path = str(tmp_path / "ext4.img")
+    with open(path, "wb") as file:
+        file.truncate(96 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", path], check=True)
+    before = Path(path).read_bytes()
+    with pytest.raises(errors.ForeignDataError, match="ext4"):
+        kvstore.format(path)
+    with pytest.raises(errors.FormatError):
+        kvstore.open(path)
+    assert kvstore.plan_format(path, force=True)[0]["found"].startswith("ext4")
+    assert Path(path).read_bytes() == before
+    kvstore.format(path, force=True)
+    kvstore.open(path).close()
+
+
+def test_another_store_is_not_overwritten_without_force(pool_path):
+    with kvstore.open(pool_path) as pool:
+        pool.space(**IDENTITY).put(b"key", b"abc", durable=True)
+        with pytest.raises(errors.KvStoreError):
+            kvstore.format(pool_path, force=True)  # in use
+    with pytest.raises(errors.KvStoreError, match="kvstore store"):
+        kvstore.format(pool_path)
+    with kvstore.open(pool_path) as pool:
+        assert pool.space(**IDENTITY).contains(b"key")
+
+
+@pytest.mark.parametrize("change", [-MIB, MIB, -POOL["size"] + 40 * MIB])
+def test_a_resized_device(pool_path, change):
+    os.truncate(pool_path, POOL["size"] + change)
+    checked_unchanged(pool_path, errors.KvStoreError, "pool.img")
+    os.truncate(pool_path, POOL["size"])
+
+
+def test_a_truncated_file(pool_path):
+    os.truncate(pool_path, 5 * MIB)
+    checked_unchanged(pool_path, errors.KvStoreError, "pool.img")
+
+
+def test_a_member_of_another_pool(tmp_path):
+    paths = [str(tmp_path / name) for name in ("a.img", "b.img", "c.img", "d.img")]
+    kvstore.format(paths[:2], **POOL)
+    kvstore.format(paths[2:], **POOL)
+    with pytest.raises(errors.OtherStoreError):
+        kvstore.open([paths[0], paths[3]])
+    with pytest.raises(errors.KvStoreError):
+        kvstore.open(paths[:3])
+    for pair in (paths[:2], paths[2:]):
+        kvstore.open(pair).close()
+
+
+def test_a_copy_of_the_store_beside_it_is_not_two_devices(pool_path):
+    copy = pool_path + ".copy"
+    shutil.copyfile(pool_path, copy)
+    with pytest.raises(errors.KvStoreError):
+        kvstore.open([pool_path, copy])
+
+
+def test_all_superblocks_damaged_is_corrupt_not_empty(pool_path):
+    with open(pool_path, "r+b") as file:
+        for offset in (0, 8 * MIB, 24 * MIB, POOL["size"] - 4096):
+            file.seek(offset + 200)
+            file.write(b"\xff" * 8)
+    checked_unchanged(pool_path, errors.CorruptionError, "pool.img")
+    with pytest.raises(errors.KvStoreError):
+        kvstore.format(pool_path)
+
+
+def test_two_damaged_superblocks_are_repaired(pool_path):
+    with open(pool_path, "r+b") as file:
+        for offset in (0, 24 * MIB):
+            file.seek(offset)
+            file.write(bytes(4096))
+    kvstore.open(pool_path).close()
+    with open(pool_path, "rb") as file:
+        pages = []
+        for offset in (0, 8 * MIB, 24 * MIB, POOL["size"] - 4096):
+            file.seek(offset)
+            pages.append(file.read(4096))
+    assert all(any(page) for page in pages)
+
+
+def test_a_read_only_device(request, pool_path):
+    if os.geteuid() == 0:
+        if shutil.which("losetup") is None:
+            pytest.skip("losetup is missing: install util-linux")
+        command = ["losetup", "--find", "--show", "--read-only", pool_path]
+        path = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        request.addfinalizer(lambda: subprocess.run(["losetup", "--detach", path], check=True))
+    else:
+        path = pool_path
+        os.chmod(path, 0o444)
+    with pytest.raises(errors.KvStoreError, match=path):
+        kvstore.open(path)
+    with kvstore.open(path, read_only=True) as pool:
+        assert list(pool.blocks()) == []
+
+
+@pytest.mark.root
+def test_a_full_disk_is_an_error_of_the_put_and_what_was_stored_stays(tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    try:
+        path = str(folder / "pool.img")
+        try:
+            kvstore.format(path, **POOL)  # sparse: more than the file system holds
+        except errors.UnsupportedError as error:
+            pytest.skip(f"tmpfs of this kernel has no O_DIRECT: {error}")
+        pool = kvstore.open(path)
+        space = pool.space(**IDENTITY)
+        value = random_bytes(MIB, 1)
+        stored, failed = [], None
+        for i in range(100):
+            key = b"full-%d" % i
+            result = space.put_many([key], [value], durable=True).wait()[0]
+            if not result:
+                failed = result.error
+                break
+            stored.append(key)
+        assert isinstance(failed, errors.DeviceError)
+        assert failed.errno == errno.ENOSPC
+        assert len(stored) > 10
+        out = bytearray(MIB)
+        for key in stored:
+            assert space.get(key, out) == MIB
+            assert out == value
+        assert space.get(b"full-%d" % len(stored), out) is None
+        with contextlib.suppress(errors.DeviceError, errors.DurabilityLost):
+            pool.close()  # the clean mark may find no room either
+        assert pool.closed
+    finally:
+        # Lazily: the kernel lets go of a ring's files a moment after they were closed.
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_device_named_twice_or_not_at_all(pool_path):
+    with pytest.raises(errors.ConfigError, match="twice"):
+        kvstore.open([pool_path, pool_path])
+    with pytest.raises(errors.ConfigError, match="no device"):
+        kvstore.open([])
+    with pytest.raises(errors.ConfigError):
+        kvstore.open("")
+    for wrong in (5, None, [5], b"path", [b"path"]):
+        with pytest.raises(TypeError):
+            kvstore.open(wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"size": "1MiB"}, errors.ConfigError, "1048576|1,048,576|1 MiB"),
+        ({"size": "0"}, errors.KvStoreError, "new.img"),
+        ({"size": "-5"}, errors.ConfigError, "size is '-5'"),
+        ({"size": "192MiB", "region_bytes": 1000}, errors.ConfigError, "region_bytes"),
+        ({"size": "192MiB", "region_bytes": "1GiB"}, errors.ConfigError, "region"),
+        ({"size": "192MiB", "min_block_bytes": "1GiB"}, errors.ConfigError, "min_block_bytes|region"),
+        ({"size": "192MiB", "device_kind": "floppy"}, errors.ConfigError, "device_kind|kind"),
+    ],
+)
+def test_absurd_formats(tmp_path, options, error, match):
+    with pytest.raises(error, match=match):
+        kvstore.format(str(tmp_path / "new.img"), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"verify": "sometimes"}, "verify is 'sometimes', allowed are 'always', 'first_read' and 'off'"),
+        ({"device_kind": "floppy"}, "device_kind is 'floppy'"),
+        ({"window_bytes": "-1"}, "window_bytes is '-1'"),
+        ({"window_bytes": 1}, "window_bytes"),
+        ({"staging_bytes": 1}, "staging_bytes"),
+        ({"jobs_max": 0}, "jobs_max"),
+        ({"jobs_max": 1 << 40}, "jobs_max is 1099511627776"),
+        ({"engine_threads": -1}, "engine_threads is -1"),
+        ({"pin_lease_s": -1}, "pin_lease_s is -1"),
+        ({"io_timeout_s": float("nan")}, "io_timeout_s is nan"),
+        ({"wait_s": -1}, "wait_s is -1"),
+        ({"wait_s": float("nan")}, "wait_s is nan"),
+    ],
+)
+def test_absurd_options(pool_path, options, match):
+    with pytest.raises(errors.ConfigError, match=match):
+        kvstore.open(pool_path, **options)
+    with pytest.raises(TypeError):
+        kvstore.open(pool_path, no_such_option=1)
+
+
+# ---- arguments ----
+
+
+@pytest.mark.parametrize(
+    ("key", "error", "match"),
+    [
+        ("text", TypeError, "is a str"),
+        (b"", errors.ConfigError, "0 bytes long, allowed are 1 to 1,024"),
+        (b"x" * 1025, errors.ConfigError, "1,025 bytes long, allowed are 1 to 1,024"),
+        (7, TypeError, "is a int, not bytes"),
+        (None, TypeError, "is a NoneType, not bytes"),
+    ],
+)
+def test_wrong_keys_everywhere(file_space, key, error, match):
+    out = bytearray(8)
+    for call in (
+        lambda: file_space.put(key, b"v"),
+        lambda: file_space.get(key, out),
+        lambda: file_space.put_many([b"ok", key], [b"v", b"v"]),
+        lambda: file_space.get_many([b"ok", key], [out, bytearray(8)]),
+        lambda: file_space.prefetch([b"ok", key]),
+        lambda: file_space.contains([b"ok", key]),
+        lambda: file_space.lookup([b"ok", key]),
+        lambda: file_space.match_prefix([b"ok", key]),
+        lambda: file_space.unpin([b"ok", key]),
+        lambda: file_space.touch([b"ok", key]),
+        lambda: file_space.delete([b"ok", key]),
+        lambda: file_space.describe([b"ok", key]),
+    ):
+        with pytest.raises(error, match=match):
+            call()
+    assert not file_space.contains(b"ok")
+
+
+def test_one_key_where_many_are_wanted(file_space):
+    for call in (file_space.lookup, file_space.match_prefix, file_space.delete, file_space.prefetch, file_space.touch):
+        with pytest.raises(TypeError, match="put it into a list"):
+            call(b"key")
+    with pytest.raises(TypeError, match="put it into a list"):
+        file_space.put_many(b"key", [b"value"])
+    with pytest.raises(TypeError, match="put it into a list"):
+        file_space.put_many([b"key"], b"value")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"salts": [b"a"]}, "salts has 1 items for 2 keys"),
+        ({"salts": b"x" * 1025}, "salts is 1,025 bytes long"),
+        ({"metas": [b"x" * 29, None]}, r"metas\[0\] is 29 bytes long, allowed are 0 to 28"),
+        ({"parents": [b"a"]}, "parents has 1 items for 2 keys"),
+        ({"parents": [None, b"x" * 1025]}, r"parents\[1\] is 1,025 bytes long"),
+        ({"depths": [0, -1]}, r"depths\[1\] is -1"),
+        ({"depths": [0, 1 << 32]}, r"depths\[1\] is 4294967296"),
+        ({"depths": [0]}, "depths has 1 items for 2 keys"),
+        ({"chain": True, "depths": [0, 1]}, "chain=True"),
+        ({"tag": -1}, "tag is -1"),
+        ({"tag": 1 << 64}, "tag is 18446744073709551616"),
+        ({"deadline_ms": 0}, "deadline_ms is 0"),
+        ({"deadline_ms": -1}, "deadline_ms is -1"),
+        ({"priority": 1 << 31}, "priority is 2147483648"),
+    ],
+)
+def test_wrong_arguments_of_a_batch(file_space, arguments, match):
+    with pytest.raises(errors.ConfigError, match=match):
+        file_space.put_many([b"a", b"b"], [b"v", b"v"], **arguments)
+    assert file_space.contains([b"a", b"b"]) == [False, False]
+
+
+def test_batches_that_do_not_fit_together(file_space):
+    with pytest.raises(errors.ConfigError, match="values has 1 items for 2 keys"):
+        file_space.put_many([b"a", b"b"], [b"v"])
+    with pytest.raises(errors.ConfigError, match="outs has 2 items for 1 keys"):
+        file_space.get_many([b"a"], [bytearray(1), bytearray(1)])
+    with pytest.raises(errors.ConfigError, match="keys is empty"):
+        file_space.put_many([], [])
+
+
+def test_a_value_larger_than_a_region_can_hold(file_space):
+    value = memoryview(bytearray(POOL["region_bytes"] + 1))
+    with pytest.raises(errors.ConfigError, match=r"4,?194,?30[45]"):
+        file_space.put(b"huge", value)
+    with pytest.raises(errors.ConfigError, match=r"4,?194,?30[45]"):
+        file_space.put_many([b"small", b"huge"], [b"v", value])
+    assert file_space.contains([b"small", b"huge"]) == [False, False]
+    assert file_space.put(b"largest", value[:-1]).status == "stored"
+
+
+def test_a_value_of_4_gib_is_refused_without_being_touched(file_space):
+    with pytest.raises(errors.ConfigError):
+        file_space.put(b"huge", (4096, 1 << 32))
+    with pytest.raises(errors.ConfigError):
+        file_space.put(b"huge", (4096, 1 << 62))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ({"offset": -1}, "offset is -1"),
+        ({"offset": 1 << 63}, "offset is 9223372036854775808"),
+        ({"nbytes": -1}, "nbytes is -1"),
+        ({"nbytes": 101}, "room for 100 bytes, nbytes asks for 101"),
+        ({"offset": 99, "nbytes": 2}, "the block has 100"),
+        ({"offset": 101}, "the block has 100"),
+        ({"offset": (1 << 63) - 1, "nbytes": 100}, "the block has 100"),
+    ],
+)
+def test_parts_that_are_not_there(file_space, arguments, match):
+    file_space.put(b"key", b"x" * 100)
+    with pytest.raises(errors.ConfigError, match=match):
+        file_space.get(b"key", bytearray(100), **arguments)
+
+
+def test_absurd_allocations(file_pool):
+    for nbytes in (0, -1, 1 << 62, "-1"):
+        with pytest.raises(errors.ConfigError, match="nbytes"):
+            file_pool.alloc(nbytes)
+    with pytest.raises(errors.KvStoreError):
+        file_pool.alloc(1 << 45)
+    with pytest.raises(errors.ConfigError, match="read-only"):
+        file_pool.register(bytes(4096))
+    with pytest.raises(errors.KvStoreError, match="page"):
+        file_pool.register(memoryview(file_pool.alloc(8192))[64:4160])
+
+
+def test_wrong_identities(file_pool):
+    with pytest.raises(errors.ConfigError, match="at least one field"):
+        file_pool.space()
+    with pytest.raises(TypeError, match="field scale of the space holds a float"):
+        file_pool.space(scale=1.5)
+    with pytest.raises(TypeError, match="field layers of the space holds a list"):
+        file_pool.space(layers=[[1]])
+    with pytest.raises(errors.ConfigError, match=r"3,9\d\d bytes of JSON, allowed are 3,900"):
+        file_pool.space(model="x" * 3895)
+    assert file_pool.space(model="x" * 3880).put(b"key", b"v").status == "stored"
+
+
+def test_too_many_jobs_are_busy_not_a_wait(disk):
+    with kvstore.open(disk.path, jobs_max=2) as pool:
+        space = pool.space(**IDENTITY)
+        space.put(b"key", b"abc", durable=True)
+        block = space.describe([b"key"])[0]
+        disk.fault("stuck", op="read", first_byte=block.offset_bytes, last_byte=block.offset_bytes + 1, times=2)
+        jobs = [space.get_many([b"key"], [bytearray(3)]) for _ in range(2)]
+        with pytest.raises(errors.BusyError, match="2"):
+            space.get_many([b"key"], [bytearray(3)])
+        disk.clear_faults()
+        while not all(job.done for job in jobs):
+            disk.release_stuck()
+        assert space.get(b"key", bytearray(3)) == 3
+
+
+def test_a_closed_pool(pool_path):
+    pool = kvstore.open(pool_path)
+    space, queue, feed = pool.space(**IDENTITY), pool.queue(), pool.evictions()
+    job = space.put_many([b"key"], [b"abc"], queue=queue)
+    job.wait()
+    pool.close()
+    for call in (
+        lambda: space.put(b"key", b"v"),
+        lambda: space.get(b"key", bytearray(8)),
+        lambda: space.get_many([b"key"], [bytearray(8)]),
+        lambda: space.contains(b"key"),
+        lambda: space.delete([b"key"]),
+        lambda: list(space.keys()),
+        lambda: list(pool.blocks()),
+        lambda: pool.space(a=1),
+        lambda: pool.alloc(1),
+        lambda: pool.evictions(),
+        pool.flush,
+        pool.stats,
+        pool.devices,
+    ):
+        with pytest.raises(errors.ClosedError, match="closed"):
+            call()
+    assert job.wait()[0].status == "stored"
+    job.cancel()
+    assert queue.drain() == [job]
+    feed.drain()
+    pool.close()
+
+
+# ---- trouble of the device ----
+
+
+def test_a_flipped_byte_of_a_payload_is_a_miss_and_counted(pool_path):
+    value = random_bytes(300_000, 1)
+    with kvstore.open(pool_path) as pool:
+        space = pool.space(**IDENTITY)
+        space.put_many([b"a", b"b"], [value, value], durable=True).wait()
+        block = space.describe([b"a"])[0]
+    with open(pool_path, "r+b") as file:
+        file.seek(block.offset_bytes + 123_456)
+        file.write(bytes([value[123_456] ^ 0x10]))
+    with kvstore.open(pool_path) as pool:
+        space = pool.space(**IDENTITY)
+        out = bytearray(300_000)
+        assert space.get(b"a", out) is None
+        assert space.get(b"b", out) == 300_000
+        assert out == value
+        assert pool.stats()["checksum_misses"] == 1
+        assert space.put(b"a", value).status == "stored"
+
+
+def test_bytes_flipped_anywhere_are_a_miss_or_a_named_error(disk):
+    keys = [b"flip-%d" % i for i in range(12)]
+    values = [random_bytes(40_000 + i, i) for i in range(12)]
+    with kvstore.open(disk.path) as pool:
+        pool.space(**IDENTITY).put_many(keys, values, salts=b"salt", durable=True).wait()
+        geometry = pool.superblocks()[0]["geometry"]
+        data = pool.space(**IDENTITY).describe(keys, salts=b"salt")
+    entries = [32 * MIB + block.region * geometry["entry_bytes"] for block in data]
+    ranges = [(offset, 4096) for offset in (0, 8 * MIB, 24 * MIB, POOL["size"] - 4096)]
+    ranges += [(entry, 64 * 1024) for entry in {*entries}] * 3
+    ranges += [(block.offset_bytes, block.nbytes) for block in data[:4]]
+    chosen = random.Random(20260101)
+    hits = misses = refused = 0
+    for _ in range(60):
+        first, length = chosen.choice(ranges)
+        offset = first + chosen.randrange(length)
+        old = disk.peek(offset, 1)
+        disk.poke(offset, bytes([old[0] ^ (1 << chosen.randrange(8))]))
+        try:
+            with kvstore.open(disk.path) as pool:
+                space = pool.space(**IDENTITY)
+                outs = [bytearray(41_000) for _ in keys]
+                for value, out, result in zip(
+                    values, outs, space.get_many(keys, outs, salts=b"salt").wait(30), strict=True
+                ):
+                    assert result.status in {"hit", "miss"}
+                    if result:
+                        assert out[: result.nbytes] == value, f"wrong bytes after a flip at {offset}"
+                        hits += 1
+                    else:
+                        misses += 1
+                for key, value in zip(keys, values, strict=True):
+                    space.put(key, value, salt=b"salt")
+        except errors.KvStoreError:
+            refused += 1
+            disk.poke(offset, old)
+    assert hits > 300
+    assert misses > 0
+
+
+def test_a_failing_read_is_a_device_error_with_its_place(disk, sim_pool):
+    space = sim_pool.space(**IDENTITY)
+    space.put(b"key", b"abc", durable=True)
+    block = space.describe([b"key"])[0]
+    disk.fault("error", op="read", first_byte=block.offset_bytes, last_byte=block.offset_bytes + 1, times=1000)
+    with pytest.raises(errors.DeviceError) as caught:
+        space.get(b"key", bytearray(3))
+    assert caught.value.errno == errno.EIO
+    result = space.get_many([b"key"], [bytearray(3)]).wait(10)[0]
+    assert isinstance(result.error, errors.DeviceError)
+    assert str(block.offset_bytes) in str(result.error)
+    disk.clear_faults()
+    assert space.get(b"key", bytearray(3)) == 3
+
+
+def test_a_failed_write_is_never_visible(disk, sim_pool):
+    space = sim_pool.space(**IDENTITY)
+    space.put(b"before", b"abc", durable=True)
+    offset = sim_pool.superblocks()[0]["geometry"]["data_offset"]
+    disk.fault("error", op="write", first_byte=offset, times=1000)
+    with pytest.raises(errors.DeviceError):
+        space.put(b"key", b"abc")
+    assert not space.contains(b"key")
+    assert space.get(b"key", bytearray(3)) is None
+    disk.clear_faults()
+    assert space.get(b"before", bytearray(3)) == 3
+
+
+def test_blocks_lost_before_they_were_durable_are_told_once_by_flush(disk):
+    pool = kvstore.open(disk.path, commit_interval_ms=3_600_000)
+    space = pool.space(**IDENTITY)
+    space.put_many([b"a", b"b"], [b"x" * 5000] * 2).wait()
+    disk.fault("flush_fails", op="flush")
+    with pytest.raises(errors.DurabilityLost, match="2"):
+        pool.flush(timeout_s=10)
+    assert space.contains([b"a", b"b"]) == [False, False]
+    pool.flush(timeout_s=10)
+    pool.close()
+
+
+def test_verify_off_is_the_only_mode_that_returns_flipped_bytes():
+    results = {}
+    for verify in ("always", "first_read", "off"):
+        disk = SimDisk(POOL["size"])
+        kvstore.format(disk.path, region_bytes="4MiB")
+        with kvstore.open(disk.path, verify=verify) as pool:
+            space = pool.space(**IDENTITY)
+            space.put(b"key", b"x" * 100, durable=True)
+            disk.poke(space.describe([b"key"])[0].offset_bytes, b"y")
+            results[verify] = space.get(b"key", bytearray(100))
+        disk.remove()
+    assert results == {"always": None, "first_read": None, "off": 100}
