@@ -9,6 +9,7 @@ by the ``skip_l1`` store policy, so that every fetch reads L2.
 from __future__ import annotations
 
 import json
+import os
 import time
 
 import pytest
@@ -170,6 +171,29 @@ def test_quotas_by_salt_evict_only_that_salt(make_storage, make_pool):
     put_some(storage, [object_key(i, salt=salt) for i in range(8) for salt in ("alice", "bob")])
     eventually(lambda: adapter_of(storage).get_usage().bytes_by_cache_salt.get("alice", 0) <= 4 * NBYTES, 15)
     assert adapter_of(storage).get_usage().bytes_by_cache_salt["bob"] == 8 * NBYTES
+
+
+def test_a_request_that_lmcache_aborts_frees_its_buffers_only_when_the_device_is_done(make_storage, disk):
+    storage = make_storage(spec(disk.path))
+    put(storage, KEYS)
+    adapter = adapter_of(storage)
+    disk.hold(adapter._pool)
+    handle = submit(storage, KEYS)
+    disk.wait_for_held()
+    controller = storage._prefetch_controller
+    poll_load_results, controller._poll_load_results = controller._poll_load_results, lambda *_: 1 / 0
+    os.eventfd_write(adapter.get_load_event_fd(), 1)  # LMCache asks for results, fails, and gives the request up
+    disk.let_go_after(2.0)
+    begin = time.monotonic()
+    assert wait(storage, handle).l2_hit_count == 0
+    assert time.monotonic() - begin > 1.5
+    arena = refill_l1(storage)
+    time.sleep(0.2)
+    assert bool((arena == 0xA5).all())
+    assert adapter.report_status()["loads_given_up"] == 1
+    controller._poll_load_results = poll_load_results
+    storage.clear(force=True)
+    assert fetch(storage, KEYS) == 12
 
 
 def test_shutdown_waits_for_a_stuck_load_and_no_byte_of_l1_changes_after(make_storage, disk):
