@@ -380,7 +380,7 @@ def test_a_read_only_pool_reads_and_writes_nothing(pool_path):
     with kvstore.open(pool_path, read_only=True) as pool:
         space = pool.space(**IDENTITY)
         assert space.get(b"key", bytearray(3)) == 3
-        with pytest.raises(errors.KvStoreError, match="read.only"):
+        with pytest.raises(errors.KvStoreError, match=r"read.only"):
             space.put(b"other", b"abc")
     with open(pool_path, "rb") as file:
         assert file.read() == before

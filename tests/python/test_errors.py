@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""What bad input gets: a named exception with what, where and the numbers, or a miss; nothing lost, nothing overwritten.
+"""What bad input gets: a named exception with what, where and the numbers, or a miss; nothing is lost or overwritten.
 
 Method: one bad thing per test, on files, loop devices where it takes one, and the simulated disk for bytes that flip.
 """
@@ -61,7 +61,7 @@ def test_a_path_that_is_not_there(tmp_path):
     with pytest.raises(errors.DeviceError, match="nothing") as caught:
         kvstore.open(path)
     assert caught.value.errno == errno.ENOENT
-    assert not os.path.exists(path)
+    assert not Path(path).exists()
     with pytest.raises(errors.KvStoreError, match="nothing"):
         kvstore.format(path)
 
@@ -172,7 +172,7 @@ def test_a_read_only_device(request, pool_path):
         request.addfinalizer(lambda: subprocess.run(["losetup", "--detach", path], check=True))
     else:
         path = pool_path
-        os.chmod(path, 0o444)
+        Path(path).chmod(0o444)
     with pytest.raises(errors.KvStoreError, match=path):
         kvstore.open(path)
     with kvstore.open(path, read_only=True) as pool:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Python thread that hogs the GIL must not slow a batch that runs: no Python takes part in the data path.
 
-Method: libc's usleep called through ctypes.PyDLL, which keeps the GIL for 50 ms at a time without using the CPU, while a
-batch of 256 MiB is read. The engine's own time from submission to completion is compared, alternating with and without.
+Method: libc's usleep called through ctypes.PyDLL, which keeps the GIL for 50 ms at a time without using the CPU, while
+a batch of 256 MiB is read. The engine's own time from submission to completion is compared, with and without, in turn.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs and completion queues: waits that end, jobs that go on, buffers that are held until no device touches them (I11).
+"""Jobs and completion queues: waits end, jobs go on, buffers are held until no device touches them (I11).
 
-Method: a simulated disk whose reads are stuck until they are told to complete, so that "in flight" is a fact, not a guess.
+Method: a simulated disk whose reads are stuck until told to complete, so that "in flight" is a fact, not a guess.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random sequences of operations against a dict: the store hits exactly what the model holds, byte for byte.
 
-Method: hypothesis drives one pool through puts, gets, deletes, prefix matches and reopenings, few keys so that they meet.
+Method: hypothesis drives one pool through puts, gets, deletes, prefix matches and reopenings; few keys, so they meet.
 The pool is far from full, so a miss of a block that the model holds is a failure.
 """
 
