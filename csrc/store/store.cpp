@@ -17,6 +17,7 @@ namespace kvstore::store {
 namespace {
 
 constexpr uint32_t kBatchItemsMax = 1u << 20;
+constexpr uint64_t kIdleStepNs = 1'000'000;
 
 Status check_key(std::string_view key, std::string_view salt) {
   if (key.empty() || key.size() > format::kKeyBytesMax) {
@@ -381,7 +382,9 @@ ItemResult Store::get_one(const GetItem& wanted) {
     if (core.options.threaded) {
       job.value()->wait(UINT64_MAX);
     } else {
-      while (!job.value()->done()) step();
+      while (!job.value()->done()) {
+        if (!step()) core.clock->sleep_ns(kIdleStepNs);  // a simulated device with latency waits for the clock
+      }
     }
     return job.value()->result(0);
   };
