@@ -336,6 +336,9 @@ class KVStoreL2Adapter(L2AdapterInterface):
         try:
             if self._registered_l1 is not None:
                 self._pool.unregister(self._registered_l1)
+        except KvStoreError as error:
+            logger.error("kvstore: L1 stays registered: %s", error)
+        try:
             self._pool.close(limit)
         except KvStoreError as error:
             logger.error("kvstore: the pool did not close cleanly: %s", error)
@@ -355,12 +358,17 @@ class KVStoreL2Adapter(L2AdapterInterface):
             logger.info("kvstore: LMCache's L1 has no stable part to register; direct I/O without registration")
             return
         arena = (desc.ptr, desc.stable_registration_size)
-        registration = self._pool.register(arena)
-        self._registered_l1 = arena
-        if registration:
-            self._l1_path = f"registered, {desc.stable_registration_size} of {desc.size} bytes"
+        try:
+            registration = self._pool.register(arena)
+        except KvStoreError as error:  # by another adapter on this pool, already
+            self._l1_path = f"not registered: {error}"
         else:
-            self._l1_path = f"not registered: {registration.reason}"
+            self._registered_l1 = arena
+            if registration:
+                self._l1_path = f"registered, {desc.stable_registration_size} of {desc.size} bytes"
+            else:
+                self._l1_path = f"not registered: {registration.reason}"
+        if not self._l1_path.startswith("registered"):
             logger.info("kvstore: L1 is %s; direct I/O without registration", self._l1_path)
 
     def _count_recovered(self) -> None:

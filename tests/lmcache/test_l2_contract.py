@@ -395,6 +395,10 @@ def test_l1_arena_is_registered_and_objects_in_it_work(make_adapter, pool_path):
         metadata = MemoryObjMetadata(torch.Size([1 << 20]), torch.uint8, 0, 1 << 20, 1, fmt=MemoryFormat.KV_2LTD)
         return TensorMemoryObj(arena[offset : offset + (1 << 20)], metadata, None)
 
+    second = make_adapter(pool_path, l1_memory_desc=desc)
+    assert "registered already" in second.report_status()["l1_memory"]
+    second.close()
+
     source, target = in_arena(0), in_arena(6 << 20)  # inside and outside the registered part
     source.raw_data.copy_(torch.arange(1 << 20, dtype=torch.int64).to(torch.uint8))
     assert store(adapter, [object_key(1)], [source]).is_successful()
