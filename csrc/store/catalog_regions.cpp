@@ -268,7 +268,9 @@ void Catalog::lose_pending_locked(uint32_t number, std::vector<PendingDescriptor
   for (const PendingDescriptor& pending : lost) {
     IndexEntry* entry = index_.find(pending.fingerprint);
     if (entry == nullptr || entry->region != number || entry->slot != pending.descriptor.slot) continue;
-    forget_entry_locked(entry, false);
+    // Dead for good: the descriptor may have landed all the same, and must not come back after a copy put since was
+    // deleted.
+    forget_entry_locked(entry, true);
     ++lost_;
     add(counters_.blocks_lost);
     evictions.push_back(eviction_of(pending.descriptor, pending.space, pending.salt, EvictionReason::kLost));
