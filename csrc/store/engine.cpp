@@ -427,12 +427,16 @@ void Engine::collect(std::span<device::IoRequest*> completed) {
   for (device::IoRequest* request : completed) {
     Piece& piece = *static_cast<Piece*>(request->owner);
     pieces_in_flight_.fetch_sub(1, std::memory_order_relaxed);
-    if (piece.stuck) {
-      piece.stuck = false;
+    const bool timed_out = std::exchange(piece.stuck, false);
+    if (timed_out) {
       if (request->op == device::IoOp::kWrite) catalog_.write_outcome_known(*piece.item);
     }
     const int64_t result = request->result;
     piece.outcome = device::advance_after_completion(*request, piece.rest, piece.attempts);
+    // I6: a timed-out write is never retried into the same extent.
+    if (timed_out && request->op == device::IoOp::kWrite && piece.outcome == device::IoOutcome::kRetry) {
+      piece.outcome = device::IoOutcome::kFailed;
+    }
     if (piece.outcome == device::IoOutcome::kRetry) {
       add(counters_.io_retries);
       send(piece);
