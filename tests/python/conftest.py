@@ -152,6 +152,7 @@ def python() -> Callable[..., subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            cwd=package_root,  # the first place where -c looks for modules
             env={**os.environ, "PYTHONPATH": package_root},
         )
 
