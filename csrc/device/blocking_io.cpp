@@ -359,4 +359,10 @@ Status BlockingIo::read_many(std::span<ReadExtent> extents, AlignedBuffer& buffe
 
 uint32_t BlockingIo::stuck_requests() const { return impl_->stuck_requests(); }
 
+uint32_t BlockingIo::collect_stuck() {
+  std::vector<Slot*> none;
+  if (!impl_->stuck.empty()) (void)impl_->collect(0, nullptr, none);
+  return impl_->stuck_requests();
+}
+
 }  // namespace kvstore::device

@@ -46,6 +46,8 @@ class BlockingIo {
   Status read_many(std::span<ReadExtent> extents, AlignedBuffer& buffer);
 
   uint32_t stuck_requests() const;
+  // The same after taking what has completed meanwhile.
+  uint32_t collect_stuck();
 
  private:
   struct Impl;

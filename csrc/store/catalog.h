@@ -106,8 +106,9 @@ class Catalog {
   void finish_put(Item& item);
   // `device_failed`: a write failed, its region is sealed. `unknown`: the write may still land (I7).
   void fail_put(Item& item, bool allocated, bool device_failed, Code code, int io_errno, const std::string& text);
-  void write_outcome_unknown(const Item& item);
-  void write_outcome_known(const Item& item);
+  // A payload or metadata write into the region is past the time-out, and has completed after all.
+  void write_outcome_unknown(uint32_t region);
+  void write_outcome_known(uint32_t region);
 
   // ---- deletes ----
   ItemResult erase(const Fingerprint& fingerprint, const Eviction& eviction);

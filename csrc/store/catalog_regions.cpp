@@ -43,7 +43,8 @@ bool Catalog::reclaim_possible_locked(uint16_t device) const {
   for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
     const Region& region = regions_[number];
     if (region.opening || region.state == RegionState::kRetiring || is_victim_locked(region)) return true;
-    if (region.state == RegionState::kOpen && region.open->seal_wanted) return true;  // a victim soon
+    // A victim soon.
+    if (region.state == RegionState::kOpen && region.open->seal_wanted && region.unknown_writes == 0) return true;
   }
   return false;
 }
@@ -94,7 +95,8 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
     if (!stale && best == nullptr && !reclaim_possible_locked(device)) {
       // Open regions of other sizes with nothing to do could still be sealed and reclaimed.
       const bool sealable = std::any_of(state.open.begin(), state.open.end(), [&](uint32_t number) {
-        return regions_[number].open->writes_in_flight == 0 && regions_[number].pins == 0;
+        const Region& region = regions_[number];
+        return region.open->writes_in_flight == 0 && region.pins == 0 && region.unknown_writes == 0;
       });
       if (!sealable) {
         std::erase(state.wanted, extent_bytes);
@@ -312,6 +314,8 @@ std::optional<uint32_t> Catalog::next_seal(uint16_t device) {
   std::lock_guard lock(mutex_);
   for (uint32_t number : device_states_[device].open) {
     const OpenRegion& open = *regions_[number].open;
+    // I7: metadata of a region with a write of unknown outcome is left alone.
+    if (regions_[number].unknown_writes != 0) continue;
     if (open.seal_wanted && open.writes_in_flight == 0 && open.pending.empty() && open.waiters.empty()) return number;
   }
   return std::nullopt;
@@ -344,17 +348,17 @@ void Catalog::seal_all(uint16_t device) {
   for (uint32_t number : device_states_[device].open) regions_[number].open->seal_wanted = true;
 }
 
-void Catalog::write_outcome_unknown(const Item& item) {
+void Catalog::write_outcome_unknown(uint32_t number) {
   std::lock_guard lock(mutex_);
-  Region& region = regions_[item.place.region];
+  Region& region = regions_[number];
   ++region.unknown_writes;
   region.quarantined_until_ns = UINT64_MAX;
   if (region.open) region.open->seal_wanted = true;
 }
 
-void Catalog::write_outcome_known(const Item& item) {
+void Catalog::write_outcome_known(uint32_t number) {
   std::lock_guard lock(mutex_);
-  Region& region = regions_[item.place.region];
+  Region& region = regions_[number];
   if (--region.unknown_writes == 0) region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
 }
 
@@ -435,7 +439,8 @@ void Catalog::confirmed(uint16_t device) {
   {
     std::lock_guard lock(mutex_);
     const uint64_t now_ns = clock_.monotonic_ns();
-    stale = now_ns - device_states_[device].confirmed_ns > options_.heartbeat_ns;
+    // Once a heartbeat puts that wait look again, also for what no event tells them: the region they hoped for was pinned.
+    stale = now_ns - device_states_[device].confirmed_ns >= options_.heartbeat_ns;
     device_states_[device].confirmed_ns = now_ns;
   }
   if (stale) space_changed(device);
@@ -454,7 +459,7 @@ std::optional<uint32_t> Catalog::next_bitmap(uint16_t device, format::DeadBitmap
   const uint32_t first = first_region_[device];
   for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
     Region& region = regions_[number];
-    // I7: metadata of a region with a write of unknown outcome is left alone.
+    // I7 again: the late write could undo a later one.
     if (!region.bitmap_dirty || region.state == RegionState::kRetiring || region.unknown_writes != 0) continue;
     region.bitmap_dirty = false;
     copy = region.dead;

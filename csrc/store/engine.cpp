@@ -429,7 +429,7 @@ void Engine::collect(std::span<device::IoRequest*> completed) {
     pieces_in_flight_.fetch_sub(1, std::memory_order_relaxed);
     const bool timed_out = std::exchange(piece.stuck, false);
     if (timed_out) {
-      if (request->op == device::IoOp::kWrite) catalog_.write_outcome_known(*piece.item);
+      if (request->op == device::IoOp::kWrite) catalog_.write_outcome_known(piece.item->place.region);
     }
     const int64_t result = request->result;
     piece.outcome = device::advance_after_completion(*request, piece.rest, piece.attempts);
@@ -693,7 +693,7 @@ void Engine::check_times() {
     if (piece.state != PieceState::kInFlight || piece.stuck || now_ns - piece.submitted_ns < options_.io_timeout_ns) continue;
     piece.stuck = true;
     add(counters_.io_stuck);
-    if (piece.request.op == device::IoOp::kWrite) catalog_.write_outcome_unknown(*piece.item);
+    if (piece.request.op == device::IoOp::kWrite) catalog_.write_outcome_unknown(piece.item->place.region);
   }
 }
 

@@ -107,7 +107,7 @@ bool Keeper::turn() {
   const bool flush_wanted = ticket != flush_finished_;
   const uint64_t pending_ns = catalog_.oldest_pending_ns(setup_.device_number);
   const bool timer_due = pending_ns != UINT64_MAX && clock_.monotonic_ns() - pending_ns >= options_.commit_interval_ns;
-  bool worked = false;
+  bool worked = release_held();
   if (flush_wanted || timer_due || catalog_.commit_is_due(setup_.device_number)) worked |= commit();
   Status deletes_durable;
   if (flush_wanted || timer_due) worked |= write_bitmaps(deletes_durable);
@@ -182,7 +182,9 @@ bool Keeper::commit() {
   for (CommitWork& one : work) {
     Status status = flushed.ok() ? write_region(one) : flushed;
     if (!status.ok() && flushed.ok()) add(counters_.write_errors);
+    const uint32_t number = one.region;
     catalog_.commit_done(std::move(one), status, !flushed.ok());
+    if (flushed.ok()) hold_if_unknown(number, status);
   }
   add(counters_.commits);
   return true;
@@ -258,6 +260,7 @@ bool Keeper::open_regions() {
     if (status.ok()) status = write_header(region, header);
     if (!status.ok()) add(counters_.write_errors);
     catalog_.open_done(*plan, status);
+    hold_if_unknown(plan->region, status);
   }
   return worked;
 }
@@ -269,6 +272,7 @@ bool Keeper::seal_regions() {
     const Status status = write_seal(catalog_.region(*number));
     if (!status.ok()) add(counters_.write_errors);
     catalog_.seal_done(*number, status);
+    hold_if_unknown(*number, status);
   }
   return worked;
 }
@@ -357,6 +361,7 @@ bool Keeper::write_bitmaps(Status& outcome) {
     add(counters_.bytes_written_metadata, geometry_.bitmap_bytes());
     if (status.ok()) region.bitmap_copy ^= 1;
     catalog_.bitmap_done(*number, status);
+    hold_if_unknown(*number, status);
     if (status.ok()) continue;
     add(counters_.write_errors);
     outcome = status;
@@ -364,6 +369,22 @@ bool Keeper::write_bitmaps(Status& outcome) {
   }
   outcome = catalog_.bitmaps_left_alone(setup_.device_number);
   return worked;
+}
+
+// ---- writes of unknown outcome ---------------------------------------------------------------------------------
+
+void Keeper::hold_if_unknown(uint32_t number, const Status& status) {
+  // I7: a metadata write past the time-out may land after whatever is written there next.
+  if (status.code() != Code::kTimeout) return;
+  catalog_.write_outcome_unknown(number);
+  held_.push_back(number);
+}
+
+bool Keeper::release_held() {
+  if (held_.empty() || io_->collect_stuck() != 0) return false;
+  for (const uint32_t number : held_) catalog_.write_outcome_known(number);
+  held_.clear();
+  return true;
 }
 
 // ---- ownership -------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "device/blocking_io.h"
 #include "format/superblock.h"
@@ -68,6 +69,8 @@ class Keeper {
   bool reclaim_one();
   Status evict_region(uint32_t number);
   bool write_bitmaps(Status& outcome);
+  void hold_if_unknown(uint32_t region, const Status& status);
+  bool release_held();
   void heartbeat();
   Status confirm();
   Status flush_device();
@@ -87,6 +90,7 @@ class Keeper {
 
   std::unique_ptr<device::BlockingIo> io_;
   AlignedBuffer page_;
+  std::vector<uint32_t> held_;     // regions with a metadata write of unknown outcome (I7)
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;
