@@ -28,8 +28,11 @@ constexpr const char* kSpaceJson = R"({"engine":"fill_metadata"})";
 class Filler {
  public:
   Filler(device::BlockingIo& io, format::Superblock superblock, uint64_t block_bytes)
-      : io_(io), superblock_(std::move(superblock)), block_bytes_(block_bytes),
-        space_(blake2b<32>(kSpaceJson)), nodes_(ceil_div(block_bytes, kPieceBytes)),
+      : io_(io),
+        superblock_(std::move(superblock)),
+        block_bytes_(block_bytes),
+        space_(blake2b<32>(kSpaceJson)),
+        nodes_(ceil_div(block_bytes, kPieceBytes)),
         page_(kPageBytes) {
     const AlignedBuffer zeros(kPieceBytes);
     for (size_t i = 0; i < nodes_.size(); ++i) {

@@ -11,7 +11,7 @@
 
 #pragma once
 
-#define KVS_ASSERT(condition)                              \
-  do {                                                     \
+#define KVS_ASSERT(condition)                                 \
+  do {                                                        \
     if (!(condition)) broken(#condition, __FILE__, __LINE__); \
   } while (0)

@@ -13,8 +13,8 @@ namespace kvstore {
 class Clock {
  public:
   virtual ~Clock() = default;
-  virtual uint64_t monotonic_ns() = 0;   // never goes back; CLOCK_BOOTTIME, so that a suspend counts
-  virtual uint64_t wall_seconds() = 0;   // for humans: opened and sealed times
+  virtual uint64_t monotonic_ns() = 0;  // never goes back; CLOCK_BOOTTIME, so that a suspend counts
+  virtual uint64_t wall_seconds() = 0;  // for humans: opened and sealed times
   virtual void sleep_ns(uint64_t duration_ns) = 0;
 };
 

@@ -18,21 +18,21 @@ namespace kvstore {
 
 enum class Code : uint8_t {
   kOk = 0,
-  kNotFound,     // no such block, no store here
-  kCorrupt,      // bytes on the device contradict themselves
-  kStale,        // right once, superseded since (generation, epoch)
-  kBusy,         // a bound is reached or somebody else holds it; try again
-  kNoSpace,      // nothing can be reclaimed
-  kFenced,       // a higher epoch owns the device
-  kInvalid,      // the caller's argument
-  kUnsupported,  // this build, kernel or format version cannot
-  kIo,           // the device said no; io_errno says why
-  kTimeout,      // the wait ended, the operation may not have
-  kClosed,       // closed, or used in a forked child
-  kForeign,      // something that is not ours is on the device (file system, partition table)
-  kOtherStore,   // a store, but not the one that was asked for
+  kNotFound,        // no such block, no store here
+  kCorrupt,         // bytes on the device contradict themselves
+  kStale,           // right once, superseded since (generation, epoch)
+  kBusy,            // a bound is reached or somebody else holds it; try again
+  kNoSpace,         // nothing can be reclaimed
+  kFenced,          // a higher epoch owns the device
+  kInvalid,         // the caller's argument
+  kUnsupported,     // this build, kernel or format version cannot
+  kIo,              // the device said no; io_errno says why
+  kTimeout,         // the wait ended, the operation may not have
+  kClosed,          // closed, or used in a forked child
+  kForeign,         // something that is not ours is on the device (file system, partition table)
+  kOtherStore,      // a store, but not the one that was asked for
   kDurabilityLost,  // blocks reported written were lost before their descriptor was (I6)
-  kFailed,       // an invariant broke: the store refuses further work
+  kFailed,          // an invariant broke: the store refuses further work
   kCanceled,
 };
 
@@ -63,8 +63,8 @@ class [[nodiscard]] Status {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                 // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {}         // NOLINT: implicit on purpose
+  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {}  // NOLINT: implicit on purpose
   bool ok() const { return value_.has_value(); }
   const Status& status() const { return status_; }
   T& value() & { return *value_; }
@@ -83,16 +83,15 @@ std::string format_text(const char* format, ...) __attribute__((format(printf, 1
 #define KVS_CONCAT(a, b) KVS_CONCAT_INNER(a, b)
 
 // Returns the Status (or Result's Status) of `expression` from this function unless it is ok.
-#define KVS_TRY(expression)                                       \
-  do {                                                            \
+#define KVS_TRY(expression)                                                               \
+  do {                                                                                    \
     if (::kvstore::Status kvs_status = (expression); !kvs_status.ok()) return kvs_status; \
   } while (0)
 
 // KVS_ASSIGN(auto x, f()): x is the value of the Result, or this function returns its Status.
-#define KVS_ASSIGN(declaration, expression)                                  \
-  auto KVS_CONCAT(kvs_result_, __LINE__) = (expression);                     \
-  if (!KVS_CONCAT(kvs_result_, __LINE__).ok())                               \
-    return KVS_CONCAT(kvs_result_, __LINE__).status();                       \
+#define KVS_ASSIGN(declaration, expression)                                                       \
+  auto KVS_CONCAT(kvs_result_, __LINE__) = (expression);                                          \
+  if (!KVS_CONCAT(kvs_result_, __LINE__).ok()) return KVS_CONCAT(kvs_result_, __LINE__).status(); \
   declaration = std::move(KVS_CONCAT(kvs_result_, __LINE__)).value()
 
 }  // namespace kvstore

@@ -39,9 +39,9 @@ Result<DecodedBitmap> decode_bitmap(std::span<const uint8_t> copy, const Expecte
   const uint32_t bits_in_last = slot_count % 64;
   const bool stray = bits_in_last != 0 && words.back() >> bits_in_last != 0;
   if (stray || bitmap.count() != header.count) {
-    return Status(Code::kCorrupt, format_text("region %u: the bitmap has %u bits set%s, its header says %u",
-                                              header.region, bitmap.count(), stray ? ", some past the last slot" : "",
-                                              header.count));
+    return Status(Code::kCorrupt,
+                  format_text("region %u: the bitmap has %u bits set%s, its header says %u", header.region,
+                              bitmap.count(), stray ? ", some past the last slot" : "", header.count));
   }
   return DecodedBitmap{header, std::move(bitmap)};
 }

@@ -27,8 +27,9 @@ const char* kind_name(BlockKind kind) {
 }
 
 Status corrupt(const ExpectedBlock& expected, const std::string& why) {
-  return Status(Code::kCorrupt, format_text("region %u, %s block %u: ", expected.region.value,
-                                            kind_name(expected.kind), expected.number) + why);
+  return Status(
+      Code::kCorrupt,
+      format_text("region %u, %s block %u: ", expected.region.value, kind_name(expected.kind), expected.number) + why);
 }
 
 }  // namespace

@@ -30,16 +30,16 @@ enum class BlockKind : uint8_t { kHeader = 1, kDictionary = 2, kBitmap = 3, kTai
 inline constexpr uint64_t kBlockMagic = 0x314b4c4253564bULL;  // "KVSBLK1" little endian, high byte 0
 
 struct BlockHeader {
-  Checksum128 checksum;        // of everything behind it in the block
+  Checksum128 checksum;  // of everything behind it in the block
   uint64_t magic = 0;
   Uuid store_uuid{};
   uint32_t region = 0;
-  uint32_t number = 0;         // of dictionary or D block; in T: which D it will become; H, bitmap: pair copy
+  uint32_t number = 0;  // of dictionary or D block; in T: which D it will become; H, bitmap: pair copy
   uint64_t generation = 0;
-  uint64_t sequence = 0;       // of this block within the pair or stream; the higher of a pair is the newer
+  uint64_t sequence = 0;  // of this block within the pair or stream; the higher of a pair is the newer
   uint64_t owner_epoch = 0;
-  uint32_t count = 0;          // descriptors, strings, bits set
-  uint32_t block_bytes = 0;    // whole block, header included
+  uint32_t count = 0;        // descriptors, strings, bits set
+  uint32_t block_bytes = 0;  // whole block, header included
   BlockKind kind{};
   uint8_t reserved[47]{};
 };
@@ -61,7 +61,7 @@ struct ExpectedBlock {
   const Uuid& store_uuid;
   RegionId region;
   BlockKind kind;
-  uint32_t number;     // ignored for tails
+  uint32_t number;  // ignored for tails
   bool any_number = false;
 };
 

@@ -58,8 +58,8 @@ Result<DescriptorBlock> decode_descriptor_block(std::span<const uint8_t> page, c
   }
   KVS_ASSIGN(const BlockHeader header, read_block_header(page, expected));
   if (header.count > kDescriptorsPerBlock) {
-    return Status(Code::kCorrupt, format_text("region %u, descriptor block %u: count %u, at most %u fit",
-                                              header.region, header.number, header.count, kDescriptorsPerBlock));
+    return Status(Code::kCorrupt, format_text("region %u, descriptor block %u: count %u, at most %u fit", header.region,
+                                              header.number, header.count, kDescriptorsPerBlock));
   }
   const auto* first = reinterpret_cast<const Descriptor*>(page.data() + sizeof(BlockHeader));
   return DescriptorBlock{header, {first, header.count}};

@@ -8,8 +8,8 @@
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
@@ -27,24 +27,24 @@ inline constexpr uint16_t kNoSalt = 0xffff;
 
 enum DescriptorFlags : uint16_t {
   kDescriptorValid = 1,
-  kDescriptorKeyIsDigest = 2,    // the key was longer than 48 bytes: BLAKE2b-384 of it, listed as such
-  kDescriptorPageHashes = 4,     // page nodes follow the payload, 8 bytes a page, covered by the root
+  kDescriptorKeyIsDigest = 2,  // the key was longer than 48 bytes: BLAKE2b-384 of it, listed as such
+  kDescriptorPageHashes = 4,   // page nodes follow the payload, 8 bytes a page, covered by the root
 };
 
 struct Descriptor {
-  Checksum128 checksum;                         // 0   root of the payload's tree
-  uint8_t key[kStoredKeyBytes]{};               // 16  zero padded
-  uint64_t write_seq = 0;                       // 64  epoch << 40 | n
-  uint64_t parent = 0;                          // 72  first 8 bytes of the parent's stored-key digest; 0: none. A hint
-  uint32_t payload_bytes = 0;                   // 80
-  uint32_t slot = 0;                            // 84
-  uint32_t depth = 0;                           // 88
-  uint16_t space_index = 0;                     // 92  into the region's dictionary
-  uint16_t salt_index = kNoSalt;                // 94
-  uint16_t flags = 0;                           // 96
-  uint8_t key_bytes = 0;                        // 98
-  uint8_t meta_bytes = 0;                       // 99
-  uint8_t meta[kMetaBytes]{};                   // 100 the adapter's own
+  Checksum128 checksum;            // 0   root of the payload's tree
+  uint8_t key[kStoredKeyBytes]{};  // 16  zero padded
+  uint64_t write_seq = 0;          // 64  epoch << 40 | n
+  uint64_t parent = 0;             // 72  first 8 bytes of the parent's stored-key digest; 0: none. A hint
+  uint32_t payload_bytes = 0;      // 80
+  uint32_t slot = 0;               // 84
+  uint32_t depth = 0;              // 88
+  uint16_t space_index = 0;        // 92  into the region's dictionary
+  uint16_t salt_index = kNoSalt;   // 94
+  uint16_t flags = 0;              // 96
+  uint8_t key_bytes = 0;           // 98
+  uint8_t meta_bytes = 0;          // 99
+  uint8_t meta[kMetaBytes]{};      // 100 the adapter's own
 };
 static_assert(sizeof(Descriptor) == 128);
 static_assert(offsetof(Descriptor, key) == 16);
@@ -63,7 +63,7 @@ struct StoredKey {
   bool is_digest = false;
   std::string_view view() const { return {reinterpret_cast<const char*>(bytes), size}; }
 };
-StoredKey make_stored_key(std::string_view key);   // key: 1..kKeyBytesMax bytes
+StoredKey make_stored_key(std::string_view key);    // key: 1..kKeyBytesMax bytes
 uint64_t parent_hint(std::string_view parent_key);  // 0 for an empty key
 
 struct DescriptorBlock {

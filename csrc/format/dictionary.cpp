@@ -78,10 +78,10 @@ Status decode_dictionary_block(std::span<const uint8_t> page, const ExpectedBloc
                                std::vector<DictionaryEntry>& entries) {
   KVS_ASSIGN(const BlockHeader header, read_block_header(page, expected));
   if (header.generation != generation) {
-    return Status(Code::kStale, format_text("region %u, dictionary block %u: of generation %llu, not %llu",
-                                            header.region, header.number,
-                                            static_cast<unsigned long long>(header.generation),
-                                            static_cast<unsigned long long>(generation)));
+    return Status(
+        Code::kStale,
+        format_text("region %u, dictionary block %u: of generation %llu, not %llu", header.region, header.number,
+                    static_cast<unsigned long long>(header.generation), static_cast<unsigned long long>(generation)));
   }
   const std::span<const uint8_t> body = page.subspan(sizeof(BlockHeader));
   const auto corrupt = [&](uint32_t string) {

@@ -21,11 +21,11 @@ constexpr uint32_t kDictionaryBlocksMax = 256;
 // What choose_geometry aims at when it picks region_bytes (design, "Regions").
 constexpr uint64_t kChosenRegionBytesMin = 64 * kMiB;
 constexpr uint64_t kChosenRegionBytesMax = 16 * kGiB;
-constexpr uint64_t kChosenRegionBytesTiny = kMiB;       // a device too small for eight regions of 64 MiB
+constexpr uint64_t kChosenRegionBytesTiny = kMiB;           // a device too small for eight regions of 64 MiB
 constexpr uint64_t kChosenRegionBytesUnknown = 256 * kMiB;  // nothing said about the blocks
 constexpr uint64_t kChosenRegionsMin = 64;
-constexpr uint64_t kChosenRegionsMax = 131072;          // open reads 8 KiB of headers a region: 1 GiB of them at most
-constexpr uint64_t kChosenBlocksPerRegion = 8;          // 8-16 after rounding up to a power of two
+constexpr uint64_t kChosenRegionsMax = 131072;  // open reads 8 KiB of headers a region: 1 GiB of them at most
+constexpr uint64_t kChosenBlocksPerRegion = 8;  // 8-16 after rounding up to a power of two
 
 constexpr uint64_t pages(uint64_t count) { return count * kPageBytes; }
 
@@ -40,8 +40,7 @@ uint64_t entry_bytes_of(uint64_t slots, uint64_t dictionary_blocks) {
 }
 
 Status invalid(const char* field, uint64_t value, const std::string& allowed) {
-  return Status(Code::kInvalid,
-                format_text("%s is %llu: ", field, static_cast<unsigned long long>(value)) + allowed);
+  return Status(Code::kInvalid, format_text("%s is %llu: ", field, static_cast<unsigned long long>(value)) + allowed);
 }
 
 // First byte of the last superblock copy: where regions must end.

@@ -39,18 +39,18 @@ std::array<uint64_t, kSuperblockCopies> superblock_offsets(uint64_t device_bytes
 
 struct Geometry {
   uint64_t device_bytes = 0;
-  uint64_t region_bytes = 0;       // multiple of 4 KiB, power of two when chosen by us
-  uint64_t min_block_bytes = 0;    // smallest extent a region is sized for: bounds slots and so entry_bytes
+  uint64_t region_bytes = 0;     // multiple of 4 KiB, power of two when chosen by us
+  uint64_t min_block_bytes = 0;  // smallest extent a region is sized for: bounds slots and so entry_bytes
   uint32_t region_count = 0;
   uint32_t dictionary_blocks = 0;  // 4 KiB each
   uint64_t entry_bytes = 0;
-  uint64_t data_offset = 0;        // 1 MiB aligned
+  uint64_t data_offset = 0;  // 1 MiB aligned
 
   bool operator==(const Geometry&) const = default;
 
   uint32_t slots_max() const { return static_cast<uint32_t>(region_bytes / min_block_bytes); }
-  uint32_t descriptor_blocks() const;       // D blocks an entry has room for
-  uint64_t bitmap_bytes() const;            // of one copy, block header included, multiple of 4 KiB
+  uint32_t descriptor_blocks() const;  // D blocks an entry has room for
+  uint64_t bitmap_bytes() const;       // of one copy, block header included, multiple of 4 KiB
 
   std::array<uint64_t, kSuperblockCopies> superblock_offsets() const;
   uint64_t entry_offset(RegionId region) const { return kMetadataOffset + region.value * entry_bytes; }
@@ -63,13 +63,13 @@ struct Geometry {
   uint64_t extent_offset(RegionId region, uint64_t extent_bytes, SlotIndex slot) const {
     return region_offset(region) + slot.value * extent_bytes;
   }
-  uint64_t memory_bytes() const;            // bytes past data_offset that regions cover
+  uint64_t memory_bytes() const;  // bytes past data_offset that regions cover
 };
 
 struct GeometryOptions {
   uint64_t device_bytes = 0;
-  uint64_t region_bytes = 0;          // 0: chosen: at least 64 regions, 8-16 blocks of block_bytes each, 64 MiB..16 GiB
-  uint64_t block_bytes = 0;           // of the layout the user tells of; 0: unknown
+  uint64_t region_bytes = 0;  // 0: chosen: at least 64 regions, 8-16 blocks of block_bytes each, 64 MiB..16 GiB
+  uint64_t block_bytes = 0;   // of the layout the user tells of; 0: unknown
   uint64_t min_block_bytes = kDefaultMinBlockBytes;  // lowered to block_bytes where that is smaller
 };
 

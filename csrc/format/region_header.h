@@ -22,7 +22,7 @@ enum class ChecksumKind : uint8_t { kXxh3Tree = 1 };
 struct RegionHeader {
   RegionId region;
   Generation generation;
-  uint64_t sequence = 0;             // of the header pair, +1 per write
+  uint64_t sequence = 0;  // of the header pair, +1 per write
   RegionState state = RegionState::kFree;
   Epoch owner_epoch;
   Uuid owner_host{};
@@ -30,15 +30,15 @@ struct RegionHeader {
   uint32_t slot_count = 0;
   uint32_t descriptor_bytes = 128;
   ChecksumKind checksum_kind = ChecksumKind::kXxh3Tree;
-  uint8_t cipher_kind = 0;           // reserved
-  uint64_t cipher_key_id = 0;        // reserved
-  uint32_t placement_id = 0;         // reserved for FDP
+  uint8_t cipher_kind = 0;     // reserved
+  uint64_t cipher_key_id = 0;  // reserved
+  uint32_t placement_id = 0;   // reserved for FDP
   uint64_t opened_seconds = 0;
   uint64_t sealed_seconds = 0;
   uint64_t min_write_seq = 0;
   uint64_t max_write_seq = 0;
-  uint32_t descriptor_count = 0;     // when sealed: how many there are, so that open reads just those
-  uint32_t dictionary_count = 0;     // when sealed: dictionary blocks in use
+  uint32_t descriptor_count = 0;  // when sealed: how many there are, so that open reads just those
+  uint32_t dictionary_count = 0;  // when sealed: dictionary blocks in use
 
   bool operator==(const RegionHeader&) const = default;
 };

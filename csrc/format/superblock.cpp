@@ -30,30 +30,30 @@ struct SuperblockDisk {
   Uuid pool_uuid;            // 72
   uint64_t sequence;         // 88
 
-  uint64_t device_bytes;     // 96
-  uint64_t region_bytes;     // 104
-  uint64_t min_block_bytes;  // 112
-  uint64_t entry_bytes;      // 120
-  uint64_t data_offset;      // 128
-  uint32_t region_count;     // 136
-  uint32_t dictionary_blocks;    // 140
-  uint32_t logical_block_bytes;  // 144
-  uint32_t member_index;     // 148
-  uint32_t member_count;     // 152
-  uint8_t clean;             // 156
-  uint8_t shared_mode;       // 157
-  uint8_t reserved0[2];      // 158
+  uint64_t device_bytes;                 // 96
+  uint64_t region_bytes;                 // 104
+  uint64_t min_block_bytes;              // 112
+  uint64_t entry_bytes;                  // 120
+  uint64_t data_offset;                  // 128
+  uint32_t region_count;                 // 136
+  uint32_t dictionary_blocks;            // 140
+  uint32_t logical_block_bytes;          // 144
+  uint32_t member_index;                 // 148
+  uint32_t member_count;                 // 152
+  uint8_t clean;                         // 156
+  uint8_t shared_mode;                   // 157
+  uint8_t reserved0[2];                  // 158
   FingerprintSecret fingerprint_secret;  // 160
-  uint64_t formatted_seconds;  // 176
-  uint64_t opened_seconds;   // 184
-  uint64_t owner_epoch;      // 192
-  Uuid owner_host;           // 200
-  Uuid owner_nonce;          // 216
-  char nguid[kNguidCharactersMax];    // 232
-  char eui64[kEui64CharactersMax];    // 264
-  char serial[kSerialCharactersMax];  // 280
-  Uuid members[kMembersMax];  // 320
-  uint8_t reserved1[3264];   // 832
+  uint64_t formatted_seconds;            // 176
+  uint64_t opened_seconds;               // 184
+  uint64_t owner_epoch;                  // 192
+  Uuid owner_host;                       // 200
+  Uuid owner_nonce;                      // 216
+  char nguid[kNguidCharactersMax];       // 232
+  char eui64[kEui64CharactersMax];       // 264
+  char serial[kSerialCharactersMax];     // 280
+  Uuid members[kMembersMax];             // 320
+  uint8_t reserved1[3264];               // 832
 };
 #pragma pack(pop)
 static_assert(sizeof(SuperblockDisk) == kPageBytes);
@@ -150,8 +150,8 @@ std::string load_body(const SuperblockDisk& disk, Superblock& out) {
 
 struct Candidate {
   CopyState state = CopyState::kUnreadable;
-  bool erased = false;     // the sector with the magic is all zero
-  uint32_t agreeing = 0;   // copies equal to this one, itself included
+  bool erased = false;    // the sector with the magic is all zero
+  uint32_t agreeing = 0;  // copies equal to this one, itself included
   Superblock superblock;
   std::string why;
 };
@@ -318,10 +318,10 @@ Quorum choose_superblock(std::span<const CopyRead, kSuperblockCopies> copies) {
   quorum.superblock = candidates[*best].superblock;
   if (!is_known(quorum.superblock)) {
     quorum.verdict = QuorumVerdict::kUnsupported;
-    quorum.why = format_text("format version %u with incompat flags 0x%llx; this build knows version %u and 0x%llx",
-                             quorum.superblock.version,
-                             static_cast<unsigned long long>(quorum.superblock.incompat_flags), kFormatVersion,
-                             static_cast<unsigned long long>(kIncompatKnown));
+    quorum.why =
+        format_text("format version %u with incompat flags 0x%llx; this build knows version %u and 0x%llx",
+                    quorum.superblock.version, static_cast<unsigned long long>(quorum.superblock.incompat_flags),
+                    kFormatVersion, static_cast<unsigned long long>(kIncompatKnown));
     return quorum;
   }
   quorum.verdict = QuorumVerdict::kOk;

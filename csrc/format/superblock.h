@@ -25,7 +25,7 @@
 namespace kvstore::format {
 
 inline constexpr uint64_t kSuperblockMagic = 0x0045524f5453564bULL;  // "KVSTORE\0" little endian
-inline constexpr uint32_t kSuperblockChecksumFrom = 20;  // checksum (16 bytes) and copy (4) come before
+inline constexpr uint32_t kSuperblockChecksumFrom = 20;              // checksum (16 bytes) and copy (4) come before
 inline constexpr uint32_t kFormatVersion = 0;
 inline constexpr uint64_t kIncompatExperimental = 1;  // set while the version is 0
 inline constexpr uint64_t kIncompatKnown = kIncompatExperimental;
@@ -39,9 +39,9 @@ inline constexpr uint32_t kSuperblocksToOpen = 2;
 
 // Who holds or last held the store: compared whole by a contender that waits (owner mode across hosts).
 struct OwnerRecord {
-  uint64_t epoch = 0;          // raised by each open before any other write
+  uint64_t epoch = 0;  // raised by each open before any other write
   Uuid host{};
-  Uuid nonce{};                // of this opening
+  Uuid nonce{};  // of this opening
   bool operator==(const OwnerRecord&) const = default;
 };
 
@@ -50,10 +50,10 @@ struct Superblock {
   uint64_t compat_flags = 0;
   uint64_t ro_compat_flags = 0;
   uint64_t incompat_flags = kIncompatExperimental;
-  Uuid store_uuid{};           // of this device's store; generations never restart within it
-  Uuid pool_uuid{};            // of the set of devices opened together
-  uint32_t member_index = 0;   // this device's place in members
-  std::vector<Uuid> members;   // store uuids of the pool, in order; members[member_index] == store_uuid
+  Uuid store_uuid{};                 // of this device's store; generations never restart within it
+  Uuid pool_uuid{};                  // of the set of devices opened together
+  uint32_t member_index = 0;         // this device's place in members
+  std::vector<Uuid> members;         // store uuids of the pool, in order; members[member_index] == store_uuid
   std::string nguid, eui64, serial;  // of the device at format, printable; empty: unknown
   uint32_t logical_block_bytes = 0;
   Geometry geometry;
@@ -61,9 +61,9 @@ struct Superblock {
   uint64_t formatted_seconds = 0;
   OwnerRecord owner;
   uint64_t opened_seconds = 0;
-  bool clean = true;           // cleared by open, set by close
-  bool shared_mode = false;    // owner mode and shared mode refuse each other
-  uint64_t sequence = 0;       // +1 per update
+  bool clean = true;         // cleared by open, set by close
+  bool shared_mode = false;  // owner mode and shared mode refuse each other
+  uint64_t sequence = 0;     // +1 per update
 
   bool operator==(const Superblock&) const = default;
 };
@@ -97,7 +97,7 @@ struct CopyRead {
 };
 Quorum choose_superblock(std::span<const CopyRead, kSuperblockCopies> copies);
 
-std::string uuid_text(const Uuid& uuid);              // 8-4-4-4-12
+std::string uuid_text(const Uuid& uuid);  // 8-4-4-4-12
 std::optional<Uuid> parse_uuid(std::string_view text);
 
 }  // namespace kvstore::format

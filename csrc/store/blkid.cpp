@@ -52,8 +52,13 @@ std::optional<pid_t> spawn(const char* program, const std::string& path, int out
   posix_spawn_file_actions_adddup2(&actions, output_fd, STDOUT_FILENO);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
   std::string arguments[] = {"blkid", "-p", "-o", "export", "--", path};
-  char* argv[] = {arguments[0].data(), arguments[1].data(), arguments[2].data(), arguments[3].data(),
-                  arguments[4].data(), arguments[5].data(), nullptr};
+  char* argv[] = {arguments[0].data(),
+                  arguments[1].data(),
+                  arguments[2].data(),
+                  arguments[3].data(),
+                  arguments[4].data(),
+                  arguments[5].data(),
+                  nullptr};
   char language[] = "LC_ALL=C";
   char* environment[] = {language, nullptr};
   pid_t pid = -1;

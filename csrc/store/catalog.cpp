@@ -60,8 +60,7 @@ void Catalog::fill_grant_locked(Item& item, const IndexEntry& entry, Verify veri
   item.payload_bytes = entry.payload_bytes;
   item.checksum = entry.checksum;
   item.page_hashes = (entry.flags & kEntryPageHashes) != 0;
-  item.verify = verify == Verify::kAlways ||
-                (verify == Verify::kFirstRead && (entry.flags & kEntryVerified) == 0);
+  item.verify = verify == Verify::kAlways || (verify == Verify::kFirstRead && (entry.flags & kEntryVerified) == 0);
   ++region.pins;
 }
 
@@ -100,8 +99,7 @@ void Catalog::unpin_region(uint32_t number) {
 bool Catalog::pin_region(uint32_t number, Generation generation) {
   std::lock_guard lock(mutex_);
   Region& region = regions_[number];
-  if (region.generation != generation || region.state == RegionState::kRetiring ||
-      region.state == RegionState::kFree) {
+  if (region.generation != generation || region.state == RegionState::kRetiring || region.state == RegionState::kFree) {
     return false;
   }
   ++region.pins;
@@ -346,9 +344,9 @@ void Catalog::finish_put(Item& item) {
       descriptor.salt_index = item.salt_index;
       descriptor.meta_bytes = item.meta_bytes;
       std::memcpy(descriptor.meta, item.meta, item.meta_bytes);
-      descriptor.flags = static_cast<uint16_t>(format::kDescriptorValid |
-                                               (item.key.is_digest ? format::kDescriptorKeyIsDigest : 0) |
-                                               (item.page_hashes ? format::kDescriptorPageHashes : 0));
+      descriptor.flags =
+          static_cast<uint16_t>(format::kDescriptorValid | (item.key.is_digest ? format::kDescriptorKeyIsDigest : 0) |
+                                (item.page_hashes ? format::kDescriptorPageHashes : 0));
       ++device.pending;
       if (device.first_pending_ns == UINT64_MAX) {
         device.first_pending_ns = clock_.monotonic_ns();
@@ -487,8 +485,8 @@ void Catalog::settle(Completions completions, std::vector<Eviction> evictions) {
 
 void Catalog::note_failure_locked() {
   if (++failures_ >= options_.failures_max && write_refusal_.ok()) {
-    write_refusal_ = Status(Code::kIo, format_text("read-only after %u failed writes; see stats() for the counts",
-                                                   failures_));
+    write_refusal_ =
+        Status(Code::kIo, format_text("read-only after %u failed writes; see stats() for the counts", failures_));
   }
 }
 

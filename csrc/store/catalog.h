@@ -41,8 +41,8 @@ struct FingerprintHash {
 
 enum class Allocation : uint8_t {
   kGranted,
-  kWait,   // a region is being opened or reclaimed; the engine is woken then
-  kBusy,   // nothing can be reclaimed: every region is pinned, quarantined or failed
+  kWait,     // a region is being opened or reclaimed; the engine is woken then
+  kBusy,     // nothing can be reclaimed: every region is pinned, quarantined or failed
   kRefused,  // the store takes no writes any more; writable() says why
 };
 
@@ -58,7 +58,7 @@ struct OpenPlan {
   uint32_t region = 0;
   uint64_t extent_bytes = 0;
   uint32_t slot_count = 0;
-  Generation generation;   // of the life that begins
+  Generation generation;  // of the life that begins
 };
 
 class Catalog {
@@ -135,8 +135,8 @@ class Catalog {
   Status bitmaps_left_alone(uint16_t device);
   // Every open region of the device is sealed (close).
   void seal_all(uint16_t device);
-  uint64_t oldest_pending_ns(uint16_t device);     // when something first waited for a commit; UINT64_MAX: nothing
-  bool commit_is_due(uint16_t device);             // 31 pending, or somebody waits
+  uint64_t oldest_pending_ns(uint16_t device);  // when something first waited for a commit; UINT64_MAX: nothing
+  bool commit_is_due(uint16_t device);          // 31 pending, or somebody waits
   // The claim on the device was read back and is ours. Puts wait while that is older than one and a half heartbeats:
   // a contender that saw no sign of us for two may by then own the device.
   void confirmed(uint16_t device);
@@ -177,9 +177,9 @@ class Catalog {
     uint64_t expires_ns = 0;
   };
   struct DeviceState {
-    std::deque<uint32_t> free;             // first emptied, last reused (I7)
-    std::vector<uint32_t> open;            // numbers of open regions
-    std::vector<uint64_t> wanted;          // extent sizes somebody waits for
+    std::deque<uint32_t> free;     // first emptied, last reused (I7)
+    std::vector<uint32_t> open;    // numbers of open regions
+    std::vector<uint64_t> wanted;  // extent sizes somebody waits for
     uint32_t open_max = 1;
     uint64_t first_pending_ns = UINT64_MAX;
     uint32_t pending = 0;
@@ -222,21 +222,21 @@ class Catalog {
   std::mutex mutex_;
   Index index_;
   std::vector<Region> regions_;
-  std::vector<uint32_t> first_region_;   // of each device
+  std::vector<uint32_t> first_region_;  // of each device
   std::vector<DeviceState> device_states_;
   std::unordered_map<Fingerprint, PendingPut, FingerprintHash> pending_puts_;
   std::unordered_map<Fingerprint, Pin, FingerprintHash> pins_;
-  std::deque<std::pair<uint64_t, Fingerprint>> pin_expiries_;   // in order: every lease is equally long
+  std::deque<std::pair<uint64_t, Fingerprint>> pin_expiries_;  // in order: every lease is equally long
   std::unordered_multimap<Fingerprint, IndexEntry, FingerprintHash> superseded_;
   uint64_t tick_ = 0;
-  uint64_t write_count_ = 0;             // low 40 bits of write_seq
+  uint64_t write_count_ = 0;  // low 40 bits of write_seq
   uint64_t live_bytes_ = 0;
   uint64_t lost_ = 0;
   uint32_t failures_ = 0;
-  Status write_refusal_;                 // ok while writable
-  Status refusal_;                       // ok while usable at all
+  Status write_refusal_;  // ok while writable
+  Status refusal_;        // ok while usable at all
   std::atomic<bool> broken_{false};
-  std::string broken_text_;              // set before broken_
+  std::string broken_text_;  // set before broken_
 };
 
 }  // namespace kvstore::store

@@ -74,7 +74,8 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
       if (space && salt) {
         item.space_index = *space;
         item.salt_index = *salt;
-        item.place = {device, static_cast<uint32_t>(best - regions_.data()), best->id, SlotIndex{open.slots_given},
+        item.place = {device,           static_cast<uint32_t>(best - regions_.data()),
+                      best->id,         SlotIndex{open.slots_given},
                       best->generation, 0};
         KVS_ASSERT(open.slots_given < best->slot_count);
         item.place.offset_bytes =
@@ -116,16 +117,14 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
   if (!write_refusal_.ok()) return std::nullopt;
   while (!state.wanted.empty()) {
     const uint64_t extent_bytes = state.wanted.front();
-    const bool served = std::any_of(state.open.begin(), state.open.end(), [&](uint32_t number) {
-      return fits_locked(regions_[number], extent_bytes);
-    });
+    const bool served = std::any_of(state.open.begin(), state.open.end(),
+                                    [&](uint32_t number) { return fits_locked(regions_[number], extent_bytes); });
     if (served) {
       state.wanted.erase(state.wanted.begin());
       continue;
     }
-    const auto serving = std::count_if(state.open.begin(), state.open.end(), [&](uint32_t number) {
-      return !regions_[number].open->seal_wanted;
-    });
+    const auto serving = std::count_if(state.open.begin(), state.open.end(),
+                                       [&](uint32_t number) { return !regions_[number].open->seal_wanted; });
     if (static_cast<uint32_t>(serving) >= state.open_max || state.free.empty()) {
       // The least recently used open region makes room: by its place among the open ones, or by becoming a victim.
       Region* oldest = nullptr;
@@ -134,9 +133,10 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
         if (region.open->seal_wanted) continue;
         if (oldest == nullptr || region.open->last_put_tick < oldest->open->last_put_tick) oldest = &region;
       }
-      const bool others_can_go = state.reclaiming || std::any_of(regions_.begin(), regions_.end(), [&](const Region& region) {
-        return region.device == device && (is_victim_locked(region) || region.state == RegionState::kRetiring);
-      });
+      const bool others_can_go =
+          state.reclaiming || std::any_of(regions_.begin(), regions_.end(), [&](const Region& region) {
+            return region.device == device && (is_victim_locked(region) || region.state == RegionState::kRetiring);
+          });
       if (oldest != nullptr && (static_cast<uint32_t>(serving) >= state.open_max || !others_can_go)) {
         oldest->open->seal_wanted = true;
       }
@@ -153,8 +153,8 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
     Region& region = regions_[plan.region];
     region.opening = true;
     plan.extent_bytes = extent_bytes;
-    plan.slot_count = static_cast<uint32_t>(
-        std::min<uint64_t>(devices_[device].geometry.region_bytes / extent_bytes, devices_[device].geometry.slots_max()));
+    plan.slot_count = static_cast<uint32_t>(std::min<uint64_t>(devices_[device].geometry.region_bytes / extent_bytes,
+                                                               devices_[device].geometry.slots_max()));
     plan.generation = Generation{region.generation.value + 1};
     return plan;
   }
@@ -413,9 +413,8 @@ void Catalog::reclaimed(uint32_t number) {
     if (region.live != 0) {
       // Descriptors that could not be read back: the entries are found the slow way, their names are not.
       unnamed = true;
-      const uint64_t removed = index_.erase_region(number, [&](const IndexEntry& entry) {
-        live_bytes_ -= entry.payload_bytes;
-      });
+      const uint64_t removed =
+          index_.erase_region(number, [&](const IndexEntry& entry) { live_bytes_ -= entry.payload_bytes; });
       region.live = 0;
       add(counters_.blocks_evicted, removed);
     }
@@ -439,7 +438,8 @@ void Catalog::confirmed(uint16_t device) {
   {
     std::lock_guard lock(mutex_);
     const uint64_t now_ns = clock_.monotonic_ns();
-    // Once a heartbeat puts that wait look again, also for what no event tells them: the region they hoped for was pinned.
+    // Once a heartbeat puts that wait look again, also for what no event tells them: the region they hoped for was
+    // pinned.
     stale = now_ns - device_states_[device].confirmed_ns >= options_.heartbeat_ns;
     device_states_[device].confirmed_ns = now_ns;
   }

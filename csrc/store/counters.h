@@ -29,16 +29,16 @@ struct Counters {
   Counter bytes_written_metadata{0};
   Counter bytes_read_payload{0};
   Counter bytes_read_metadata{0};
-  Counter bytes_staged{0};             // moved through staging instead of in place
-  Counter pieces_fixed{0};             // of registered memory
-  Counter reads_inline{0};             // on the caller's own thread
-  Counter checksum_mismatches{0};      // first attempts that did not verify
-  Counter checksum_misses{0};          // blocks removed after the second
+  Counter bytes_staged{0};         // moved through staging instead of in place
+  Counter pieces_fixed{0};         // of registered memory
+  Counter reads_inline{0};         // on the caller's own thread
+  Counter checksum_mismatches{0};  // first attempts that did not verify
+  Counter checksum_misses{0};      // blocks removed after the second
   Counter read_errors{0};
   Counter write_errors{0};
   Counter flush_errors{0};
-  Counter io_retries{0};               // short, EAGAIN
-  Counter io_stuck{0};                 // past io_timeout_ns
+  Counter io_retries{0};  // short, EAGAIN
+  Counter io_stuck{0};    // past io_timeout_ns
   Counter deadline_misses{0};
   Counter canceled{0};
   Counter commits{0};
@@ -47,7 +47,7 @@ struct Counters {
   Counter region_seals{0};
   Counter regions_reclaimed{0};
   Counter blocks_evicted{0};
-  Counter blocks_lost{0};              // reported written, gone before their descriptor was (I6)
+  Counter blocks_lost{0};  // reported written, gone before their descriptor was (I6)
   Counter prefetch_hits{0};
   Counter prefetch_refused{0};
   Counter pins_expired{0};

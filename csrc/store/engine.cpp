@@ -18,11 +18,11 @@ namespace {
 
 constexpr uint64_t kTimeCheckNs = 20'000'000;
 constexpr uint64_t kIdleWaitNs = 1'000'000'000;
-constexpr uint32_t kPiecesAlways = 16;        // a window smaller than this many pieces would starve the device
-constexpr size_t kScanMax = 64;               // items looked past when the first ones' devices are full
-constexpr uint64_t kStoreShare = 10;          // stores keep at least one tenth
-constexpr uint32_t kCompletedMax = 32;        // collected per poll
-constexpr uint32_t kShareMin = 4;             // fewer in flight are waited for one by one
+constexpr uint32_t kPiecesAlways = 16;  // a window smaller than this many pieces would starve the device
+constexpr size_t kScanMax = 64;         // items looked past when the first ones' devices are full
+constexpr uint64_t kStoreShare = 10;    // stores keep at least one tenth
+constexpr uint32_t kCompletedMax = 32;  // collected per poll
+constexpr uint32_t kShareMin = 4;       // fewer in flight are waited for one by one
 constexpr uint64_t kSmallPieceBytes = 256 * kKiB;
 
 uint64_t stage_bytes(const Item& item) {
@@ -227,12 +227,13 @@ bool Engine::turn(uint64_t wait_ns) {
   return progressed;
 }
 
-// With many small pieces in flight a wake-up for each costs more than the piece: wait for a share of them, a smaller one
-// while there is more to submit, so that the device does not run dry. Never once a wait for more has timed out: then some
-// of what is in flight is stuck.
+// With many small pieces in flight a wake-up for each costs more than the piece: wait for a share of them, a smaller
+// one while there is more to submit, so that the device does not run dry. Never once a wait for more has timed out:
+// then some of what is in flight is stuck.
 uint32_t Engine::completions_worth_waiting_for() const {
   const uint32_t in_flight = queue_->in_flight();
-  if (in_flight < kShareMin || window_bytes_in_flight() > uint64_t{in_flight} * kSmallPieceBytes || waited_in_vain_) return 1;
+  if (in_flight < kShareMin || window_bytes_in_flight() > uint64_t{in_flight} * kSmallPieceBytes || waited_in_vain_)
+    return 1;
   return loads_.empty() && stores_.empty() ? in_flight / 2 : in_flight / 8 + 1;
 }
 
@@ -306,21 +307,15 @@ void Engine::begin_item(Item& item) {
 
 bool Engine::prepare_put(Item& item) {
   switch (catalog_.allocate(item, item.place.device)) {
-    case Allocation::kGranted:
-      item.allocated = true;
-      return true;
-    case Allocation::kWait:
-      stores_wait_for_space_ = true;
-      return false;
+    case Allocation::kGranted: item.allocated = true; return true;
+    case Allocation::kWait: stores_wait_for_space_ = true; return false;
     case Allocation::kBusy:
-      refuse_put(item, Status(Code::kBusy, format_text("no space for %llu bytes on device %u: every region is pinned, "
-                                                       "quarantined or failed",
-                                                       static_cast<unsigned long long>(item.payload_bytes),
-                                                       item.place.device)));
+      refuse_put(item, Status(Code::kBusy,
+                              format_text("no space for %llu bytes on device %u: every region is pinned, "
+                                          "quarantined or failed",
+                                          static_cast<unsigned long long>(item.payload_bytes), item.place.device)));
       return false;
-    case Allocation::kRefused:
-      refuse_put(item, catalog_.writable());
-      return false;
+    case Allocation::kRefused: refuse_put(item, catalog_.writable()); return false;
   }
   return false;
 }
@@ -404,9 +399,8 @@ void Engine::send(Piece& piece) {
   if (piece.attempts == 0) {
     request.segments = piece.vectors.data();
     request.segment_count = static_cast<uint32_t>(piece.vectors.size());
-    request.buffer_index = piece.vectors.size() == 1
-                               ? memory_.find(piece.vectors[0].iov_base, piece.vectors[0].iov_len)
-                               : -1;
+    request.buffer_index =
+        piece.vectors.size() == 1 ? memory_.find(piece.vectors[0].iov_base, piece.vectors[0].iov_len) : -1;
     if (request.buffer_index >= 0) add(counters_.pieces_fixed);
     const uint16_t device = request.device_index;
     window_used_[device] += piece.transfer_bytes;
@@ -471,13 +465,12 @@ void Engine::finish_piece(Piece& piece) {
     item.failure = Code::kIo;
     item.failure_errno = result < 0 ? static_cast<int>(-result) : EIO;
     item.device_failed = true;
-    item.failure_text = format_text(
-        "%s failed: region %u slot %u of %s (offset %llu, %llu bytes): %s", is_put ? "write" : "read",
-        item.place.region_id.value, item.place.slot.value,
-        setup_.devices[piece.request.device_index]->info().path.c_str(),
-        static_cast<unsigned long long>(piece.request.offset_bytes),
-        static_cast<unsigned long long>(piece.transfer_bytes),
-        result < 0 ? std::strerror(item.failure_errno) : "stopped short");
+    item.failure_text = format_text("%s failed: region %u slot %u of %s (offset %llu, %llu bytes): %s",
+                                    is_put ? "write" : "read", item.place.region_id.value, item.place.slot.value,
+                                    setup_.devices[piece.request.device_index]->info().path.c_str(),
+                                    static_cast<unsigned long long>(piece.request.offset_bytes),
+                                    static_cast<unsigned long long>(piece.transfer_bytes),
+                                    result < 0 ? std::strerror(item.failure_errno) : "stopped short");
     add(is_put ? counters_.write_errors : counters_.read_errors);
   }
   if (item.failure == Code::kOk && !item.retired) {
@@ -521,7 +514,8 @@ void Engine::finish_write_piece(Piece& piece) {
   uint64_t nodes[kPieceBytes / kPageBytes];
   const uint32_t count = piece_page_nodes(piece, nodes);
   item.nodes[piece.number] = piece_node_of_pages({nodes, count});
-  if (item.page_hashes) std::copy_n(nodes, count, item.pages.begin() + static_cast<std::ptrdiff_t>(piece.first_byte / kPageBytes));
+  if (item.page_hashes)
+    std::copy_n(nodes, count, item.pages.begin() + static_cast<std::ptrdiff_t>(piece.first_byte / kPageBytes));
 }
 
 // Every piece of the item's stage is back.
@@ -612,8 +606,8 @@ void Engine::finish_read(Item& item) {
       catalog_.mark_suspect(item);
     }
     catalog_.end_read(item);
-    item.job->complete_item(
-        item, {.status = ItemStatus::kError, .code = item.failure, .io_errno = item.failure_errno}, item.failure_text);
+    item.job->complete_item(item, {.status = ItemStatus::kError, .code = item.failure, .io_errno = item.failure_errno},
+                            item.failure_text);
   }
   end_item(item);
 }
@@ -646,7 +640,8 @@ void Engine::apply_cancels() {
     auto* job = static_cast<BatchJob*>(cancel.job.get());
     for (Item& item : job->items()) {
       if (cancel.item >= 0 && cancel.item != item.number) continue;
-      if (item.phase == ItemPhase::kFinished || item.retired || local(item.place.device) >= setup_.devices.size()) continue;
+      if (item.phase == ItemPhase::kFinished || item.retired || local(item.place.device) >= setup_.devices.size())
+        continue;
       const bool is_put = job->kind() == JobKind::kPut;
       if (!item.queued && item.pieces_in_flight == 0) continue;  // another engine's, or not handed over
       if (item.queued) {
@@ -690,7 +685,8 @@ void Engine::check_times() {
     if (item.pieces_in_flight == 0) item_pieces_done(item);
   }
   for (Piece& piece : pieces_) {
-    if (piece.state != PieceState::kInFlight || piece.stuck || now_ns - piece.submitted_ns < options_.io_timeout_ns) continue;
+    if (piece.state != PieceState::kInFlight || piece.stuck || now_ns - piece.submitted_ns < options_.io_timeout_ns)
+      continue;
     piece.stuck = true;
     add(counters_.io_stuck);
     if (piece.request.op == device::IoOp::kWrite) catalog_.write_outcome_unknown(piece.item->place.region);

@@ -8,7 +8,8 @@
 // and a completed piece is hashed after the queue was refilled, so that the device never waits for a checksum.
 //
 // Guarantees: I5 (every read verified before it is a hit), I9 (short and -EAGAIN are a retry of the rest), I11 (a
-// piece holds its job, and so its buffers, until its completion). Bounded: pieces, staging and window are fixed at open.
+// piece holds its job, and so its buffers, until its completion). Bounded: pieces, staging and window are fixed at
+// open.
 
 #pragma once
 
@@ -33,15 +34,15 @@ namespace kvstore::store {
 class Engine {
  public:
   struct Setup {
-    std::vector<device::Device*> devices;     // that this engine serves
-    std::vector<uint16_t> device_numbers;     // their numbers in the pool
-    std::unique_ptr<device::IoQueue> queue;   // over `devices`; null: made on the engine's thread by make_queue
+    std::vector<device::Device*> devices;    // that this engine serves
+    std::vector<uint16_t> device_numbers;    // their numbers in the pool
+    std::unique_ptr<device::IoQueue> queue;  // over `devices`; null: made on the engine's thread by make_queue
     std::function<Result<std::unique_ptr<device::IoQueue>>()> make_queue;
   };
   Engine(const StoreOptions& options, Setup setup, Catalog& catalog, Counters& counters, Clock& clock);
   ~Engine();
 
-  Status start();               // spawns the thread (threaded stores); returns when its queue exists
+  Status start();  // spawns the thread (threaded stores); returns when its queue exists
   // Asks the thread to end when nothing is in flight or abandon() was called.
   void stop();
   // Ends the thread with pieces in flight; what they touch is leaked by the caller.
@@ -120,8 +121,8 @@ class Engine {
     int64_t item;
   };
   std::vector<Cancel> cancels_;
-  std::function<void()> memory_request_;           // from the inbox
-  std::function<void()> waiting_memory_request_;   // the engine's: until nothing is in flight
+  std::function<void()> memory_request_;          // from the inbox
+  std::function<void()> waiting_memory_request_;  // the engine's: until nothing is in flight
   std::atomic<bool> inbox_filled_{false};
 
   std::deque<Item*> loads_;
@@ -136,12 +137,12 @@ class Engine {
   AlignedBuffer last_pages_;
   std::vector<Piece> pieces_;
   Piece* free_pieces_ = nullptr;
-  Piece* done_first_ = nullptr;     // completed, to be hashed
+  Piece* done_first_ = nullptr;  // completed, to be hashed
   Piece** done_last_ = &done_first_;
-  std::vector<uint64_t> window_used_;   // by local device
+  std::vector<uint64_t> window_used_;  // by local device
   std::vector<uint32_t> window_pieces_;
   std::vector<device::IoRequest*> completed_;
-  std::vector<Item*> deadlines_;        // running or waiting loads with a deadline
+  std::vector<Item*> deadlines_;  // running or waiting loads with a deadline
   bool waited_in_vain_ = false;
   uint64_t next_time_check_ns_ = 0;
   uint64_t busy_since_ns_ = 0;

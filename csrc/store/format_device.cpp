@@ -49,8 +49,8 @@ Result<std::unique_ptr<BlockingIo>> make_io(Device& device) {
 // One device's answer to "may this be overwritten?".
 struct Finding {
   bool is_store = false;
-  std::string found;                     // empty: nothing
-  std::set<uint64_t> stale_copies;       // superblock places of older geometries
+  std::string found;                // empty: nothing
+  std::set<uint64_t> stale_copies;  // superblock places of older geometries
 };
 
 std::string date_text(uint64_t seconds) {
@@ -248,7 +248,7 @@ struct Candidate {
   std::unique_ptr<Device> device;
   Finding finding;
   Geometry geometry;
-  bool must_grow = false;   // create, or make larger
+  bool must_grow = false;  // create, or make larger
 };
 
 Result<std::unique_ptr<Device>> open_exclusive(const std::string& path, const FormatOptions& options, Clock& clock) {
@@ -260,7 +260,7 @@ Result<std::unique_ptr<Device>> open_exclusive(const std::string& path, const Fo
 Result<Candidate> examine_path(const std::string& path, const FormatOptions& options, Clock& clock) {
   Candidate candidate;
   candidate.path = path;
-  struct stat facts {};
+  struct stat facts{};
   if (stat(path.c_str(), &facts) != 0) {
     if (errno != ENOENT) return Status::from_errno(errno, path);
     if (options.file_bytes == 0) {

@@ -20,18 +20,18 @@
 namespace kvstore::store {
 
 struct FormatOptions {
-  uint64_t region_bytes = 0;      // 0: chosen from block_bytes and the device size, see format/geometry.h
-  uint64_t block_bytes = 0;       // of the layout the user tells of; 0: unknown
+  uint64_t region_bytes = 0;  // 0: chosen from block_bytes and the device size, see format/geometry.h
+  uint64_t block_bytes = 0;   // of the layout the user tells of; 0: unknown
   uint64_t min_block_bytes = format::kDefaultMinBlockBytes;
-  uint64_t file_bytes = 0;        // create (or grow) a regular file of this size, sparse
+  uint64_t file_bytes = 0;  // create (or grow) a regular file of this size, sparse
   bool force = false;
   std::string device_kind = "auto";
 };
 
-struct FormatPlan {               // what would be done; printed by the command line before it is
+struct FormatPlan {  // what would be done; printed by the command line before it is
   std::string path;
   format::Geometry geometry;
-  std::string found;              // "" or what is there: "ext4 file system", "kvstore store <uuid>, formatted <date>"
+  std::string found;  // "" or what is there: "ext4 file system", "kvstore store <uuid>, formatted <date>"
 };
 
 // What is on the device that is not ours: by blkid where it is installed, and by signature (GPT, MBR, ext, xfs, btrfs,

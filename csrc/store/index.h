@@ -27,17 +27,17 @@ namespace kvstore::store {
 
 enum IndexFlags : uint8_t {
   kEntryUsed = 1,
-  kEntryUncommitted = 2,   // payload written, descriptor not yet on the device
-  kEntryVerified = 4,      // Verify::kFirstRead: checked since open
+  kEntryUncommitted = 2,  // payload written, descriptor not yet on the device
+  kEntryVerified = 4,     // Verify::kFirstRead: checked since open
   kEntryPageHashes = 8,
-  kEntrySuspect = 16,      // a read of it failed with an I/O error: still tried, but a put writes it anew
+  kEntrySuspect = 16,  // a read of it failed with an I/O error: still tried, but a put writes it anew
 };
 
 struct IndexEntry {
   Fingerprint fingerprint;
   Checksum128 checksum;
   uint32_t payload_bytes = 0;
-  uint32_t region = 0;            // number in the pool's region table
+  uint32_t region = 0;  // number in the pool's region table
   uint32_t slot : 24 = 0;
   uint32_t flags : 8 = 0;
   uint32_t generation_low = 0;

@@ -4,8 +4,8 @@
 // InlineReader: reads one small block on the caller's own thread, over a queue of its own, when the engine is idle: no
 // hand-over, no wake-up. A few such readers are kept; when all are taken the caller goes to the engine.
 //
-// Guarantees: verifies like the engine does; on any trouble (an error, a mismatch, a short read) says kTryEngine and has
-// nothing in flight, so that retries and removals live in one place.
+// Guarantees: verifies like the engine does; on any trouble (an error, a mismatch, a short read) says kTryEngine and
+// has nothing in flight, so that retries and removals live in one place.
 
 #pragma once
 

@@ -25,7 +25,6 @@ namespace kvstore::store {
 
 class CompletionQueue;
 
-
 enum class JobKind : uint8_t { kPut, kGet, kPrefetch };
 
 class Job {

@@ -25,8 +25,8 @@ class StoreCore;
 // Where an extent is. Valid while its region is pinned.
 struct Place {
   uint16_t device = 0;
-  uint32_t region = 0;        // number in the pool's region table
-  RegionId region_id;         // on its device
+  uint32_t region = 0;  // number in the pool's region table
+  RegionId region_id;   // on its device
   SlotIndex slot;
   Generation generation;
   uint64_t offset_bytes = 0;  // of the payload on the device
@@ -45,19 +45,19 @@ enum class ItemStage : uint8_t { kReadTable, kPayload, kWriteTable };
 // One block of a batch. Written by the submitter until it is handed to an engine, then by that engine only.
 struct Item {
   BatchJob* job = nullptr;
-  uint32_t number = 0;                 // in the job
+  uint32_t number = 0;  // in the job
   ItemPhase phase = ItemPhase::kWaiting;
   bool durable = false;
   bool page_hashes = false;
   bool verify = true;
-  bool reread = false;                 // the second and last attempt of a read that did not verify
-  bool allocated = false;              // puts: has an extent, counted as a write in flight
-  bool queued = false;                 // engine: in its list of items with pieces to submit
-  bool retired = false;                // engine: result given, pieces of it still in the kernel (staging only)
-  bool staged = false;                 // every piece through staging
-  bool device_failed = false;          // a write of it failed
+  bool reread = false;         // the second and last attempt of a read that did not verify
+  bool allocated = false;      // puts: has an extent, counted as a write in flight
+  bool queued = false;         // engine: in its list of items with pieces to submit
+  bool retired = false;        // engine: result given, pieces of it still in the kernel (staging only)
+  bool staged = false;         // every piece through staging
+  bool device_failed = false;  // a write of it failed
   uint8_t meta_bytes = 0;
-  uint16_t space_index = 0;            // in its region's dictionary
+  uint16_t space_index = 0;  // in its region's dictionary
   uint16_t salt_index = format::kNoSalt;
   SpaceId space;
   const SpaceDigest* space_digest = nullptr;
@@ -72,7 +72,7 @@ struct Item {
   const iovec* segments = nullptr;
   uint32_t segment_count = 0;
   uint64_t segment_bytes = 0;
-  bool pages_in_place = false;         // every segment is aligned for DMA and whole pages (the last may be short)
+  bool pages_in_place = false;  // every segment is aligned for DMA and whole pages (the last may be short)
 
   // The extent, and the part of the payload that is wanted.
   Place place;
@@ -83,14 +83,14 @@ struct Item {
 
   // Progress.
   ItemStage stage = ItemStage::kPayload;
-  uint64_t next_byte = 0;              // of the next piece of this stage
-  uint64_t end_byte = 0;               // of this stage
+  uint64_t next_byte = 0;  // of the next piece of this stage
+  uint64_t end_byte = 0;   // of this stage
   uint32_t pieces_in_flight = 0;
-  Code failure = Code::kOk;            // first failure of a piece
+  Code failure = Code::kOk;  // first failure of a piece
   int failure_errno = 0;
   std::string failure_text;
-  std::vector<uint64_t> nodes;         // piece nodes, by position
-  std::vector<uint64_t> pages;         // page nodes, when page hashes are stored or read
+  std::vector<uint64_t> nodes;  // piece nodes, by position
+  std::vector<uint64_t> pages;  // page nodes, when page hashes are stored or read
 };
 
 class BatchJob final : public Job {

@@ -140,8 +140,9 @@ Status Keeper::flush(uint64_t timeout_ns) {
   if (timeout_ns == UINT64_MAX) {
     changed_.wait(lock, finished);
   } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), finished)) {
-    return Status(Code::kTimeout, format_text("flush of %s did not finish within %.1f s",
-                                              setup_.device->info().path.c_str(), static_cast<double>(timeout_ns) / 1e9));
+    return Status(Code::kTimeout,
+                  format_text("flush of %s did not finish within %.1f s", setup_.device->info().path.c_str(),
+                              static_cast<double>(timeout_ns) / 1e9));
   }
   if (flush_finished_ < ticket) return Status(Code::kClosed, "the store was closed during flush");
   return flush_outcome_;
@@ -175,7 +176,8 @@ Status Keeper::flush_device() {
 bool Keeper::commit() {
   std::vector<CommitWork> work = catalog_.take_commits(setup_.device_number);
   if (work.empty()) return false;
-  const bool any_payload = std::any_of(work.begin(), work.end(), [](const CommitWork& one) { return !one.descriptors.empty(); });
+  const bool any_payload =
+      std::any_of(work.begin(), work.end(), [](const CommitWork& one) { return !one.descriptors.empty(); });
   // I1: one flush, after every payload of this round has completed, covers all its regions.
   const Status flushed = any_payload ? flush_device() : Status();
   if (!flushed.ok()) add(counters_.flush_errors);
@@ -313,10 +315,12 @@ bool Keeper::reclaim_one() {
 Status Keeper::evict_region(uint32_t number) {
   const Region region = catalog_.snapshot(number);
   RegionReader reader(*io_, 0, setup_.superblock, spaces_);
-  KVS_ASSIGN(const RegionContents contents,
-             reader.read({.region = region.id, .generation = region.generation, .extent_bytes = region.extent_bytes,
-                          .slot_count = region.slot_count, .descriptor_count = region.descriptor_count,
-                          .dictionary_count = region.dictionary_count}));
+  KVS_ASSIGN(const RegionContents contents, reader.read({.region = region.id,
+                                                         .generation = region.generation,
+                                                         .extent_bytes = region.extent_bytes,
+                                                         .slot_count = region.slot_count,
+                                                         .descriptor_count = region.descriptor_count,
+                                                         .dictionary_count = region.dictionary_count}));
   add(counters_.bytes_read_metadata, contents.bytes_read);
   std::vector<Catalog::EvictedBlock> blocks;
   blocks.reserve(contents.descriptors.size());
@@ -330,9 +334,12 @@ Status Keeper::evict_region(uint32_t number) {
     if (!was_live[i]) continue;
     const format::Descriptor& descriptor = contents.descriptors[i];
     const format::StoredKey key = stored_key_of(descriptor);
-    evictions.push_back({.space = contents.space_json(descriptor), .salt = contents.salt(descriptor),
-                         .key = std::string(key.view()), .key_is_digest = key.is_digest,
-                         .payload_bytes = descriptor.payload_bytes, .reason = EvictionReason::kReclaimed});
+    evictions.push_back({.space = contents.space_json(descriptor),
+                         .salt = contents.salt(descriptor),
+                         .key = std::string(key.view()),
+                         .key_is_digest = key.is_digest,
+                         .payload_bytes = descriptor.payload_bytes,
+                         .reason = EvictionReason::kReclaimed});
   }
   evictions_.publish(std::move(evictions));
   return {};
@@ -402,13 +409,15 @@ Status Keeper::confirm() {
 void Keeper::heartbeat() {
   const uint64_t now_ns = clock_.monotonic_ns();
   if (now_ns < next_heartbeat_ns_) return;
-  if (next_heartbeat_ns_ != 0 && now_ns > next_heartbeat_ns_ + options_.heartbeat_ns / 2) add(counters_.heartbeats_late);
+  if (next_heartbeat_ns_ != 0 && now_ns > next_heartbeat_ns_ + options_.heartbeat_ns / 2)
+    add(counters_.heartbeats_late);
   next_heartbeat_ns_ = now_ns + options_.heartbeat_ns;
   catalog_.expire_pins();
   catalog_.space_changed(setup_.device_number);  // a wake-up lost by a bug would cost a heartbeat, never a hang
   const Status status = confirm();
   // A claim that cannot be read back for long leaves puts waiting: say no instead.
-  if (!status.ok() && now_ns - catalog_.confirmed_ns(setup_.device_number) > kUnconfirmedHeartbeatsMax * options_.heartbeat_ns) {
+  if (!status.ok() &&
+      now_ns - catalog_.confirmed_ns(setup_.device_number) > kUnconfirmedHeartbeatsMax * options_.heartbeat_ns) {
     catalog_.set_read_only(setup_.device->info().path + ": the owner's claim cannot be read back: " + status.message());
   }
 }

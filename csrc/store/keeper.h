@@ -34,7 +34,7 @@ class Keeper {
   struct Setup {
     uint16_t device_number = 0;
     device::Device* device = nullptr;
-    format::Superblock superblock;   // as claimed
+    format::Superblock superblock;  // as claimed
     std::function<Result<std::unique_ptr<device::BlockingIo>>()> make_io;
   };
   Keeper(const StoreOptions& options, Setup setup, Catalog& catalog, SpaceRegistry& spaces, Counters& counters,
@@ -42,7 +42,7 @@ class Keeper {
   ~Keeper();
 
   Status start();
-  void stop();      // ends the thread after the round it is in
+  void stop();  // ends the thread after the round it is in
   void join() {
     if (thread_.joinable()) thread_.join();
   }
@@ -90,16 +90,16 @@ class Keeper {
 
   std::unique_ptr<device::BlockingIo> io_;
   AlignedBuffer page_;
-  std::vector<uint32_t> held_;     // regions with a metadata write of unknown outcome (I7)
+  std::vector<uint32_t> held_;  // regions with a metadata write of unknown outcome (I7)
   std::thread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool woken_ = false;
   bool stopping_ = false;
   bool running_ = false;
-  uint64_t flush_requested_ = 0;   // tickets
+  uint64_t flush_requested_ = 0;  // tickets
   uint64_t flush_finished_ = 0;
-  Status flush_outcome_;           // of the last one finished
+  Status flush_outcome_;  // of the last one finished
   uint64_t next_heartbeat_ns_ = 0;
 };
 

@@ -42,9 +42,8 @@ void place_in_caller_memory(Piece& piece) {
   piece.vectors.clear();
   const uint64_t whole_bytes = align_down(piece.byte_count, kPageBytes);
   piece.last_page_bytes = piece.byte_count - whole_bytes;
-  for_each_run(*piece.item, piece.first_byte, whole_bytes, [&](uint8_t* run, uint64_t bytes) {
-    piece.vectors.push_back({run, bytes});
-  });
+  for_each_run(*piece.item, piece.first_byte, whole_bytes,
+               [&](uint8_t* run, uint64_t bytes) { piece.vectors.push_back({run, bytes}); });
   if (piece.last_page_bytes != 0) piece.vectors.push_back({piece.last_page, kPageBytes});
 }
 

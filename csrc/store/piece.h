@@ -26,19 +26,19 @@ enum class PieceState : uint8_t { kFree, kInFlight, kCompleted };
 struct Piece {
   device::IoRequest request;
   Item* item = nullptr;
-  JobRef job;                       // keeps the item while the kernel may still touch its buffers (I11)
+  JobRef job;  // keeps the item while the kernel may still touch its buffers (I11)
   PieceState state = PieceState::kFree;
   ItemStage stage = ItemStage::kPayload;
   device::IoOutcome outcome = device::IoOutcome::kDone;
-  uint32_t number = 0;              // of the 1 MiB span within the payload or the table
-  uint64_t first_byte = 0;          // within the payload or the table
-  uint64_t byte_count = 0;          // of payload or table; the transfer is this rounded up to pages
+  uint32_t number = 0;      // of the 1 MiB span within the payload or the table
+  uint64_t first_byte = 0;  // within the payload or the table
+  uint64_t byte_count = 0;  // of payload or table; the transfer is this rounded up to pages
   uint64_t transfer_bytes = 0;
-  uint8_t* staging = nullptr;       // 1 MiB, or null: in place
-  uint8_t* last_page = nullptr;     // 4 KiB, the piece's own for good: padding of a short last page
-  uint64_t last_page_bytes = 0;     // payload bytes in it; 0: not used
-  std::vector<iovec> vectors;       // what the request points to
-  std::vector<iovec> rest;          // the same, shortened by a partial completion
+  uint8_t* staging = nullptr;    // 1 MiB, or null: in place
+  uint8_t* last_page = nullptr;  // 4 KiB, the piece's own for good: padding of a short last page
+  uint64_t last_page_bytes = 0;  // payload bytes in it; 0: not used
+  std::vector<iovec> vectors;    // what the request points to
+  std::vector<iovec> rest;       // the same, shortened by a partial completion
   uint32_t attempts = 0;
   uint64_t submitted_ns = 0;
   bool stuck = false;
@@ -46,7 +46,9 @@ struct Piece {
 };
 
 // Bytes of page nodes a block carries after its payload.
-inline uint64_t page_table_bytes(uint64_t payload_bytes) { return ceil_div(payload_bytes, kPageBytes) * sizeof(uint64_t); }
+inline uint64_t page_table_bytes(uint64_t payload_bytes) {
+  return ceil_div(payload_bytes, kPageBytes) * sizeof(uint64_t);
+}
 
 // Whether the caller's segments can be read or written in place: aligned for DMA, whole pages but for the last.
 bool segments_in_place(const iovec* segments, uint32_t count, uint32_t dma_alignment_bytes);

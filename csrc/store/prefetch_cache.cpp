@@ -8,8 +8,8 @@
 
 namespace kvstore::store {
 
-PrefetchCache::Reserve PrefetchCache::reserve(const Fingerprint& fingerprint, const Place& place, uint64_t payload_bytes,
-                                              uint64_t job_id, iovec& memory) {
+PrefetchCache::Reserve PrefetchCache::reserve(const Fingerprint& fingerprint, const Place& place,
+                                              uint64_t payload_bytes, uint64_t job_id, iovec& memory) {
   const uint64_t needed = align_up(payload_bytes, kPageBytes);
   std::lock_guard lock(mutex_);
   if (by_fingerprint_.contains(fingerprint)) return Reserve::kAlreadyThere;
@@ -57,8 +57,8 @@ bool PrefetchCache::take(const Item& item) {
     auto found = by_fingerprint_.find(item.fingerprint);
     if (found == by_fingerprint_.end() || !found->second->ready) return false;
     const Place& place = found->second->place;
-    const bool same = place.region == item.place.region && place.slot == item.place.slot &&
-                      place.generation == item.place.generation;
+    const bool same =
+        place.region == item.place.region && place.slot == item.place.slot && place.generation == item.place.generation;
     bytes_ -= found->second->memory.size();
     taken.splice(taken.begin(), blocks_, found->second);
     by_fingerprint_.erase(found);

@@ -26,7 +26,8 @@ class PrefetchCache {
 
   enum class Reserve : uint8_t { kReserved, kAlreadyThere, kFull };
   // Memory for one block, to be filled by the job; `memory` stays valid until filled() or dropped().
-  Reserve reserve(const Fingerprint& fingerprint, const Place& place, uint64_t payload_bytes, uint64_t job_id, iovec& memory);
+  Reserve reserve(const Fingerprint& fingerprint, const Place& place, uint64_t payload_bytes, uint64_t job_id,
+                  iovec& memory);
   void filled(const Fingerprint& fingerprint, uint64_t job_id);
   void dropped(const Fingerprint& fingerprint, uint64_t job_id);
 
@@ -48,7 +49,7 @@ class PrefetchCache {
 
   const uint64_t bytes_max_;
   std::mutex mutex_;
-  List blocks_;   // oldest first
+  List blocks_;  // oldest first
   std::unordered_map<Fingerprint, List::iterator, FingerprintHash> by_fingerprint_;
   uint64_t bytes_ = 0;
 };

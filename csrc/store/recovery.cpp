@@ -66,8 +66,8 @@ Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock
     const uint32_t count = std::min(batch, geometry.region_count - first);
     std::vector<device::ReadExtent> extents;
     for (uint32_t i = 0; i < count; ++i) {
-      extents.push_back({0, geometry.header_offset(RegionId{first + i}, 0), 2 * kPageBytes,
-                         buffer.data() + i * 2 * kPageBytes, {}});
+      extents.push_back(
+          {0, geometry.header_offset(RegionId{first + i}, 0), 2 * kPageBytes, buffer.data() + i * 2 * kPageBytes, {}});
     }
     KVS_TRY(io.read_many(extents, buffer));
     for (uint32_t i = 0; i < count; ++i) {
@@ -95,7 +95,11 @@ class RegionLoader {
  public:
   RegionLoader(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, const format::Superblock& superblock,
                const HeaderScan& scan, IndexBuilder& builder, device::BlockingIo& io)
-      : catalog_(catalog), device_(device), superblock_(superblock), scan_(scan), builder_(builder),
+      : catalog_(catalog),
+        device_(device),
+        superblock_(superblock),
+        scan_(scan),
+        builder_(builder),
         reader_(io, 0, superblock, spaces) {}
 
   Status load(std::span<const uint32_t> regions) {
@@ -119,8 +123,11 @@ class RegionLoader {
  private:
   RegionRequest request_for(uint32_t number) const {
     const format::RegionHeader& header = scan_.headers[number];
-    return {.region = RegionId{number}, .generation = header.generation, .extent_bytes = header.extent_bytes,
-            .slot_count = header.slot_count, .descriptor_count = header.descriptor_count,
+    return {.region = RegionId{number},
+            .generation = header.generation,
+            .extent_bytes = header.extent_bytes,
+            .slot_count = header.slot_count,
+            .descriptor_count = header.descriptor_count,
             .dictionary_count = header.dictionary_count,
             .is_open = scan_.unreadable[number] || header.state != RegionState::kSealed};
   }
@@ -148,11 +155,10 @@ class RegionLoader {
     region.bitmap_copy = contents.bitmap_copy;
     region.dictionary_count = request.is_open ? contents.dictionary_blocks : request.dictionary_count;
     // At most: a seal cut short leaves a last D block that is not full. What counts is how many blocks to read.
-    region.descriptor_count =
-        request.is_open ? std::min(contents.full_blocks * format::kDescriptorsPerBlock +
-                                       static_cast<uint32_t>(contents.tail.size()),
-                                   request.slot_count)
-                        : request.descriptor_count;
+    region.descriptor_count = request.is_open ? std::min(contents.full_blocks * format::kDescriptorsPerBlock +
+                                                             static_cast<uint32_t>(contents.tail.size()),
+                                                         request.slot_count)
+                                              : request.descriptor_count;
     region.last_use_tick = contents.max_write_seq;  // becomes a rank in finish_recovery
     if (request.is_open) {
       ++report_.regions_open_found;
@@ -165,9 +171,12 @@ class RegionLoader {
     candidates_.clear();
     for (const format::Descriptor& descriptor : contents.descriptors) {
       if (region.dead.test(SlotIndex{descriptor.slot})) continue;  // I12: dead slots drop first
-      IndexEntry entry{.fingerprint = reader_.fingerprint(contents, descriptor), .checksum = descriptor.checksum,
-                       .payload_bytes = descriptor.payload_bytes, .region = number,
-                       .slot = descriptor.slot & (kSlotsMax - 1), .flags = 0,
+      IndexEntry entry{.fingerprint = reader_.fingerprint(contents, descriptor),
+                       .checksum = descriptor.checksum,
+                       .payload_bytes = descriptor.payload_bytes,
+                       .region = number,
+                       .slot = descriptor.slot & (kSlotsMax - 1),
+                       .flags = 0,
                        .generation_low = static_cast<uint32_t>(request.generation.value)};
       if ((descriptor.flags & format::kDescriptorPageHashes) != 0) entry.flags |= kEntryPageHashes;
       candidates_.push_back({entry, descriptor.write_seq});

@@ -23,11 +23,11 @@ namespace kvstore::store {
 struct RecoveryReport {
   uint64_t blocks = 0;
   uint64_t bytes_read = 0;
-  uint64_t blocks_skipped = 0;        // metadata blocks that were damaged
+  uint64_t blocks_skipped = 0;  // metadata blocks that were damaged
   uint32_t regions_open_found = 0;
   uint32_t regions_quarantined = 0;
   uint64_t duplicates = 0;
-  uint64_t refused = 0;               // found no room in the index
+  uint64_t refused = 0;  // found no room in the index
   uint32_t superblock_copies_damaged = 0;
   double seconds = 0;
 };
@@ -36,12 +36,12 @@ using MakeIo = std::function<Result<std::unique_ptr<device::BlockingIo>>()>;
 
 // What the headers of one device say, before any descriptor is read: enough to size the index.
 struct HeaderScan {
-  uint64_t descriptors_max = 0;       // at most this many blocks
-  uint64_t extent_bytes_sum = 0;      // over regions in use, to guess the blocks a full device holds
+  uint64_t descriptors_max = 0;   // at most this many blocks
+  uint64_t extent_bytes_sum = 0;  // over regions in use, to guess the blocks a full device holds
   uint32_t regions_used = 0;
-  std::vector<format::RegionHeader> headers;      // by region; generation 0: never used
+  std::vector<format::RegionHeader> headers;  // by region; generation 0: never used
   std::vector<uint64_t> header_sequences;
-  std::vector<uint32_t> header_copies;            // the copy to write next (I4)
+  std::vector<uint32_t> header_copies;  // the copy to write next (I4)
   std::vector<bool> unreadable;
 };
 Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock);

@@ -40,18 +40,18 @@ struct OpenRegion {
   explicit OpenRegion(uint32_t dictionary_blocks) : dictionary(dictionary_blocks) {}
 
   format::DictionaryWriter dictionary;
-  uint32_t slots_given = 0;            // slots 0 .. slots_given-1 were handed out
+  uint32_t slots_given = 0;  // slots 0 .. slots_given-1 were handed out
   uint32_t writes_in_flight = 0;
-  bool seal_wanted = false;            // full, poisoned, dictionary full, or its place is needed
-  bool poisoned = false;               // a write or flush failed (I6): what is pending is lost
+  bool seal_wanted = false;  // full, poisoned, dictionary full, or its place is needed
+  bool poisoned = false;     // a write or flush failed (I6): what is pending is lost
   uint64_t last_put_tick = 0;
   std::vector<PendingDescriptor> pending;
   std::vector<DurableWaiter> waiters;  // complete when `pending` as of now has committed
 
   // Keeper: the descriptor stream on the device.
-  uint32_t full_blocks = 0;            // D blocks written
+  uint32_t full_blocks = 0;              // D blocks written
   std::vector<format::Descriptor> tail;  // of the partial block, < 31
-  uint32_t tail_copy = 0;              // the copy to write next (I4)
+  uint32_t tail_copy = 0;                // the copy to write next (I4)
   uint64_t block_sequence = 0;
   uint64_t min_write_seq = 0;
   uint64_t max_write_seq = 0;
@@ -62,26 +62,26 @@ struct Region {
   uint16_t device = 0;
   RegionId id;
   RegionState state = RegionState::kFree;
-  bool opening = false;                // keeper: headers of the next life are being written
-  Generation generation;               // of the current life; the next is +1 (I2)
+  bool opening = false;   // keeper: headers of the next life are being written
+  Generation generation;  // of the current life; the next is +1 (I2)
   uint64_t extent_bytes = 0;
   uint32_t slot_count = 0;
-  uint32_t pins = 0;                   // readers, lookup pins (I3)
-  uint32_t live = 0;                   // index entries that point here
-  uint32_t descriptor_count = 0;       // when sealed
-  uint32_t dictionary_count = 0;       // when sealed
-  bool unsealed_on_device = false;     // found open by a read-only opener: the last descriptors are in the tail pair
+  uint32_t pins = 0;                // readers, lookup pins (I3)
+  uint32_t live = 0;                // index entries that point here
+  uint32_t descriptor_count = 0;    // when sealed
+  uint32_t dictionary_count = 0;    // when sealed
+  bool unsealed_on_device = false;  // found open by a read-only opener: the last descriptors are in the tail pair
   uint64_t last_use_tick = 0;
-  uint64_t quarantined_until_ns = 0;   // I7; UINT64_MAX while the write is outstanding
-  uint32_t unknown_writes = 0;         // outstanding writes past the time-out
+  uint64_t quarantined_until_ns = 0;  // I7; UINT64_MAX while the write is outstanding
+  uint32_t unknown_writes = 0;        // outstanding writes past the time-out
 
   uint64_t header_sequence = 0;
-  uint32_t header_copy = 0;            // keeper: the copy to write next (I4)
+  uint32_t header_copy = 0;  // keeper: the copy to write next (I4)
 
-  format::DeadBitmap dead;             // empty until a slot dies
+  format::DeadBitmap dead;  // empty until a slot dies
   bool bitmap_dirty = false;
   uint64_t bitmap_sequence = 0;
-  uint32_t bitmap_copy = 0;            // keeper
+  uint32_t bitmap_copy = 0;  // keeper
 
   std::unique_ptr<OpenRegion> open;
 };

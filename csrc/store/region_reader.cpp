@@ -21,7 +21,8 @@ uint32_t RegionReader::dictionary_blocks(const RegionRequest& request) const {
 uint32_t RegionReader::descriptor_blocks(const RegionRequest& request) const {
   const uint32_t room = superblock_.geometry.descriptor_blocks();
   if (request.is_open) return room;
-  return std::min<uint32_t>(room, static_cast<uint32_t>(ceil_div(request.descriptor_count, format::kDescriptorsPerBlock)));
+  return std::min<uint32_t>(room,
+                            static_cast<uint32_t>(ceil_div(request.descriptor_count, format::kDescriptorsPerBlock)));
 }
 
 uint64_t RegionReader::bytes_of(const RegionRequest& request) const {
@@ -133,7 +134,8 @@ void RegionReader::parse_descriptors(const RegionRequest& request, const uint8_t
   const uint32_t blocks = descriptor_blocks(request);
   if (!request.is_open) contents.descriptors.reserve(request.descriptor_count);
   for (uint32_t block = 0; block < blocks; ++block) {
-    const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kDescriptors, block};
+    const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kDescriptors,
+                                         block};
     auto decoded = format::decode_descriptor_block({pages + block * kPageBytes, kPageBytes}, expected);
     if (decoded.ok()) {
       contents.highest_generation = std::max(contents.highest_generation, decoded.value().header.generation);

@@ -28,27 +28,27 @@ struct RegionRequest {
   Generation generation;
   uint64_t extent_bytes = 0;
   uint32_t slot_count = 0;
-  uint32_t descriptor_count = 0;   // from a sealed header
+  uint32_t descriptor_count = 0;  // from a sealed header
   uint32_t dictionary_count = 0;
-  bool is_open = false;            // counts are not known: read all places, and the tail pair
+  bool is_open = false;  // counts are not known: read all places, and the tail pair
 };
 
 struct RegionContents {
   std::vector<format::Descriptor> descriptors;
   std::vector<format::DictionaryEntry> dictionary;
-  std::vector<const SpaceRecord*> space_records;   // by dictionary index; null where it is a salt
+  std::vector<const SpaceRecord*> space_records;  // by dictionary index; null where it is a salt
   std::vector<SpaceId> space_ids;
   format::DeadBitmap dead;
   uint64_t bitmap_sequence = 0;
-  uint32_t bitmap_copy = 0;                        // the copy to write next
-  uint32_t full_blocks = 0;                        // D blocks in place
-  std::vector<format::Descriptor> tail;            // of an open region: what is in the tail pair only
+  uint32_t bitmap_copy = 0;              // the copy to write next
+  uint32_t full_blocks = 0;              // D blocks in place
+  std::vector<format::Descriptor> tail;  // of an open region: what is in the tail pair only
   uint32_t dictionary_blocks = 0;
-  uint64_t highest_generation = 0;                 // seen in any intact block of the region, of any life
+  uint64_t highest_generation = 0;  // seen in any intact block of the region, of any life
   uint64_t max_write_seq = 0;
   uint32_t blocks_skipped = 0;
   uint64_t bytes_read = 0;
-  Status status;                                   // of the reads
+  Status status;  // of the reads
 
   const std::string& space_json(const format::Descriptor& descriptor) const {
     return space_records[descriptor.space_index]->json;
@@ -60,7 +60,8 @@ struct RegionContents {
 
 class RegionReader {
  public:
-  RegionReader(device::BlockingIo& io, uint16_t device_index, const format::Superblock& superblock, SpaceRegistry& spaces)
+  RegionReader(device::BlockingIo& io, uint16_t device_index, const format::Superblock& superblock,
+               SpaceRegistry& spaces)
       : io_(io), device_index_(device_index), superblock_(superblock), spaces_(spaces) {}
 
   // One result per request, in order; the returned status is not ok only when the queue itself failed.

@@ -9,8 +9,8 @@ namespace kvstore::store {
 
 Result<SpaceId> SpaceRegistry::add(std::string_view canonical_json) {
   if (canonical_json.empty() || canonical_json.size() > kSpaceJsonBytesMax) {
-    return Status(Code::kInvalid, format_text("space identity of %zu bytes: 1 to %zu are allowed", canonical_json.size(),
-                                              kSpaceJsonBytesMax));
+    return Status(Code::kInvalid, format_text("space identity of %zu bytes: 1 to %zu are allowed",
+                                              canonical_json.size(), kSpaceJsonBytesMax));
   }
   std::lock_guard lock(mutex_);
   if (auto found = ids_.find(canonical_json); found != ids_.end()) return SpaceId{found->second};

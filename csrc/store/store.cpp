@@ -21,10 +21,12 @@ constexpr uint64_t kIdleStepNs = 1'000'000;
 
 Status check_key(std::string_view key, std::string_view salt) {
   if (key.empty() || key.size() > format::kKeyBytesMax) {
-    return Status(Code::kInvalid, format_text("key of %zu bytes: 1 to %u are allowed", key.size(), format::kKeyBytesMax));
+    return Status(Code::kInvalid,
+                  format_text("key of %zu bytes: 1 to %u are allowed", key.size(), format::kKeyBytesMax));
   }
   if (salt.size() > kSaltBytesMax) {
-    return Status(Code::kInvalid, format_text("salt of %zu bytes: at most %zu are allowed", salt.size(), kSaltBytesMax));
+    return Status(Code::kInvalid,
+                  format_text("salt of %zu bytes: at most %zu are allowed", salt.size(), kSaltBytesMax));
   }
   return {};
 }
@@ -63,7 +65,7 @@ std::vector<Catalog::Key> fingerprints(const StoreCore& core, std::span<const Ke
 }
 
 void take_segments(BatchJob& job, Item& item, const iovec* segments, uint32_t count, uint32_t dma_alignment_bytes) {
-  std::vector<iovec>& all = job.segments();   // reserved: its pointers stay
+  std::vector<iovec>& all = job.segments();  // reserved: its pointers stay
   item.segments = all.data() + all.size();
   for (uint32_t i = 0; i < count; ++i) {
     if (segments[i].iov_len != 0) all.push_back(segments[i]);
@@ -133,10 +135,11 @@ bool set_wanted(BatchJob& job, Item& item, const GetItem& wanted) {
   const bool whole = wanted.length_bytes == kWholeBlock;
   if (wanted.offset_bytes > item.payload_bytes ||
       (!whole && wanted.length_bytes > item.payload_bytes - wanted.offset_bytes)) {
-    job.fail_item(item.number, Code::kInvalid,
-                  format_text("bytes %llu..+%llu of a block of %llu", static_cast<unsigned long long>(wanted.offset_bytes),
-                              static_cast<unsigned long long>(wanted.length_bytes),
-                              static_cast<unsigned long long>(item.payload_bytes)));
+    job.fail_item(
+        item.number, Code::kInvalid,
+        format_text("bytes %llu..+%llu of a block of %llu", static_cast<unsigned long long>(wanted.offset_bytes),
+                    static_cast<unsigned long long>(wanted.length_bytes),
+                    static_cast<unsigned long long>(item.payload_bytes)));
     return false;
   }
   item.wanted_bytes = whole ? item.payload_bytes - wanted.offset_bytes : wanted.length_bytes;
@@ -228,23 +231,25 @@ Result<JobRef> Store::put(std::span<const PutItem> items, const SubmitOptions& o
     const uint64_t bytes = total_bytes(put.segments, put.segment_count);
     const uint64_t bytes_max = largest_payload(core, put.page_hashes);
     if (put.segment_count > kSegmentsMax) {
-      return Status(Code::kInvalid, format_text("item %zu has %u segments: at most %u", i, put.segment_count, kSegmentsMax));
+      return Status(Code::kInvalid,
+                    format_text("item %zu has %u segments: at most %u", i, put.segment_count, kSegmentsMax));
     }
     if (bytes == 0 || bytes > bytes_max) {
-      return Status(Code::kInvalid, format_text("item %zu is %llu bytes: 1 to %llu fit a region of this store", i,
-                                                static_cast<unsigned long long>(bytes),
-                                                static_cast<unsigned long long>(bytes_max)));
+      return Status(Code::kInvalid,
+                    format_text("item %zu is %llu bytes: 1 to %llu fit a region of this store", i,
+                                static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(bytes_max)));
     }
     if (put.meta.size() > format::kMetaBytes) {
-      return Status(Code::kInvalid, format_text("item %zu has %zu bytes of meta: at most %u", i, put.meta.size(),
-                                                format::kMetaBytes));
+      return Status(Code::kInvalid,
+                    format_text("item %zu has %zu bytes of meta: at most %u", i, put.meta.size(), format::kMetaBytes));
     }
     if (put.parent.size() > format::kKeyBytesMax) {
-      return Status(Code::kInvalid, format_text("item %zu has a parent key of %zu bytes: at most %u", i, put.parent.size(),
-                                                format::kKeyBytesMax));
+      return Status(Code::kInvalid, format_text("item %zu has a parent key of %zu bytes: at most %u", i,
+                                                put.parent.size(), format::kKeyBytesMax));
     }
     KVS_TRY(check_key(put.key, put.salt));
-    if (core.spaces.find(put.space) == nullptr) return Status(Code::kInvalid, "the space was not registered with this store");
+    if (core.spaces.find(put.space) == nullptr)
+      return Status(Code::kInvalid, "the space was not registered with this store");
     segments += put.segment_count;
   }
   KVS_ASSIGN(JobRef job, make_job(core, JobKind::kPut, options, items.size(), std::move(queue)));
@@ -284,9 +289,11 @@ Result<JobRef> Store::get(std::span<const GetItem> items, const SubmitOptions& o
   for (size_t i = 0; i < items.size(); ++i) {
     KVS_TRY(check_key(items[i].key, items[i].salt));
     if (items[i].segment_count > kSegmentsMax) {
-      return Status(Code::kInvalid, format_text("item %zu has %u segments: at most %u", i, items[i].segment_count, kSegmentsMax));
+      return Status(Code::kInvalid,
+                    format_text("item %zu has %u segments: at most %u", i, items[i].segment_count, kSegmentsMax));
     }
-    if (core.spaces.find(items[i].space) == nullptr) return Status(Code::kInvalid, "the space was not registered with this store");
+    if (core.spaces.find(items[i].space) == nullptr)
+      return Status(Code::kInvalid, "the space was not registered with this store");
     segments += items[i].segment_count;
   }
   KVS_ASSIGN(JobRef job, make_job(core, JobKind::kGet, options, items.size(), std::move(queue)));
@@ -329,7 +336,8 @@ Result<JobRef> Store::prefetch(std::span<const KeyRef> keys, const SubmitOptions
   KVS_TRY(core.check_open());
   for (const KeyRef& key : keys) {
     KVS_TRY(check_key(key.key, key.salt));
-    if (core.spaces.find(key.space) == nullptr) return Status(Code::kInvalid, "the space was not registered with this store");
+    if (core.spaces.find(key.space) == nullptr)
+      return Status(Code::kInvalid, "the space was not registered with this store");
   }
   KVS_ASSIGN(JobRef job, make_job(core, JobKind::kPrefetch, options, keys.size(), std::move(queue)));
   auto& batch = static_cast<BatchJob&>(*job.get());
@@ -346,9 +354,10 @@ Result<JobRef> Store::prefetch(std::span<const KeyRef> keys, const SubmitOptions
     }
     item.wanted_bytes = item.payload_bytes;
     iovec memory{};
-    const auto reserved = refusing || !meets_deadline(core, batch, item)
-                              ? PrefetchCache::Reserve::kFull
-                              : core.prefetched->reserve(item.fingerprint, item.place, item.payload_bytes, batch.id(), memory);
+    const auto reserved =
+        refusing || !meets_deadline(core, batch, item)
+            ? PrefetchCache::Reserve::kFull
+            : core.prefetched->reserve(item.fingerprint, item.place, item.payload_bytes, batch.id(), memory);
     if (reserved == PrefetchCache::Reserve::kReserved) {
       take_segments(batch, item, &memory, 1, 1);
       continue;
@@ -449,8 +458,12 @@ Result<std::vector<ItemResult>> Store::erase(std::span<const KeyRef> keys) {
     Eviction eviction;
     if (core_->evictions.has_subscribers()) {
       const format::StoredKey key = format::make_stored_key(keys[i].key);
-      eviction = {.space = record->json, .salt = std::string(keys[i].salt), .key = std::string(key.view()),
-                  .key_is_digest = key.is_digest, .payload_bytes = 0, .reason = EvictionReason::kDeleted};
+      eviction = {.space = record->json,
+                  .salt = std::string(keys[i].salt),
+                  .key = std::string(key.view()),
+                  .key_is_digest = key.is_digest,
+                  .payload_bytes = 0,
+                  .reason = EvictionReason::kDeleted};
     }
     results[i] = core_->catalog->erase(resolved[i].fingerprint, eviction);
   }
@@ -469,10 +482,11 @@ Status Store::flush(uint64_t timeout_ns) {
     if (first_error.ok()) first_error = std::move(status);
   }
   if (const uint64_t lost = core.catalog->take_lost(); lost != 0) {
-    return Status(Code::kDurabilityLost,
-                  format_text("%llu blocks that were reported written since the last flush are lost: a write or flush of "
-                              "the device failed before their descriptors were on it; they are misses now",
-                              static_cast<unsigned long long>(lost)));
+    return Status(
+        Code::kDurabilityLost,
+        format_text("%llu blocks that were reported written since the last flush are lost: a write or flush of "
+                    "the device failed before their descriptors were on it; they are misses now",
+                    static_cast<unsigned long long>(lost)));
   }
   KVS_TRY(first_error);
   return core.catalog->usable();
@@ -520,9 +534,10 @@ Status Store::register_memory(void* base, uint64_t bytes) {
   StoreCore& core = *core_;
   KVS_TRY(core.check_open());
   if (!is_aligned(base, kPageBytes) || bytes == 0) {
-    return Status(Code::kInvalid, format_text("memory to register must start on a page: address %% 4096 is %llu, %llu bytes",
-                                              static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(base) % kPageBytes),
-                                              static_cast<unsigned long long>(bytes)));
+    return Status(Code::kInvalid,
+                  format_text("memory to register must start on a page: address %% 4096 is %llu, %llu bytes",
+                              static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(base) % kPageBytes),
+                              static_cast<unsigned long long>(bytes)));
   }
   std::lock_guard lock(core.memory_mutex);
   if (core.registrations.contains(base)) return Status(Code::kInvalid, "this memory is registered already");

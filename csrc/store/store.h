@@ -46,11 +46,14 @@ class Store {
   // ---- batches: never block on I/O ----
   // The returned job is complete when done(); `queue` (may be null) is told then. kBusy: jobs_max reached.
   // kInvalid: nothing of the batch was taken. Per-item trouble is in the results.
-  Result<JobRef> put(std::span<const PutItem> items, const SubmitOptions& options, std::shared_ptr<CompletionQueue> queue);
-  Result<JobRef> get(std::span<const GetItem> items, const SubmitOptions& options, std::shared_ptr<CompletionQueue> queue);
+  Result<JobRef> put(std::span<const PutItem> items, const SubmitOptions& options,
+                     std::shared_ptr<CompletionQueue> queue);
+  Result<JobRef> get(std::span<const GetItem> items, const SubmitOptions& options,
+                     std::shared_ptr<CompletionQueue> queue);
   // Reads blocks into the staging cache so that a later get is served from memory. Results: kHit: staged or
   // being staged; kMiss; kError/kBusy: refused (no room, cannot make the deadline).
-  Result<JobRef> prefetch(std::span<const KeyRef> keys, const SubmitOptions& options, std::shared_ptr<CompletionQueue> queue);
+  Result<JobRef> prefetch(std::span<const KeyRef> keys, const SubmitOptions& options,
+                          std::shared_ptr<CompletionQueue> queue);
 
   // One block on the caller's own thread: no hand-over when the engine is idle. Blocks for the I/O.
   ItemResult get_one(const GetItem& item);
@@ -73,7 +76,8 @@ class Store {
   Status flush(uint64_t timeout_ns);
 
   // ---- listing ----
-  // Live blocks, read from the device region by region; `visit` may be called from this thread only. Consistent per region.
+  // Live blocks, read from the device region by region; `visit` may be called from this thread only. Consistent per
+  // region.
   using VisitBlock = std::function<bool(const std::string& space_json, const BlockInfo& info)>;
   Status list_blocks(const VisitBlock& visit);
   // The same in steps, so that the caller may do other things in between: cursor 0 starts; UINT64_MAX: nothing is left.
@@ -121,9 +125,9 @@ class Store {
 class EvictionFeed {
  public:
   virtual ~EvictionFeed() = default;
-  virtual int event_fd() const = 0;                 // readable while there is something to drain
+  virtual int event_fd() const = 0;  // readable while there is something to drain
   virtual std::vector<Eviction> drain(uint32_t limit) = 0;
-  virtual bool take_overflowed() = 0;               // true once after events were dropped: list again
+  virtual bool take_overflowed() = 0;  // true once after events were dropped: list again
 };
 
 }  // namespace kvstore::store

@@ -39,18 +39,18 @@ class StoreCore {
   std::unique_ptr<PrefetchCache> prefetched;
   std::unique_ptr<InlineReaders> inline_readers;
   std::vector<std::unique_ptr<Engine>> engines;
-  std::vector<std::unique_ptr<Keeper>> keepers;   // empty when read_only
+  std::vector<std::unique_ptr<Keeper>> keepers;  // empty when read_only
 
   // Jobs submitted and not complete: keeps them alive, bounds them, and names them at close.
   std::mutex jobs_mutex;
   std::unordered_map<uint64_t, JobRef> jobs;
   uint64_t next_job_id = 1;
-  uint64_t next_device = 0;      // round robin of puts
+  uint64_t next_device = 0;  // round robin of puts
   bool closing = false;
   std::atomic<bool> open{false};
 
   std::mutex memory_mutex;
-  MemoryMap memory;              // what callers registered
+  MemoryMap memory;  // what callers registered
   std::unordered_map<void*, AlignedBuffer> allocations;
   std::unordered_map<void*, uint64_t> registrations;
 

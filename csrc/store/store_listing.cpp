@@ -56,8 +56,10 @@ Result<std::optional<RegionView>> read_region(StoreCore& core, uint32_t number) 
   Result<RegionContents> contents = io.status();
   if (io.ok()) {
     RegionReader reader(*io.value(), 0, superblock, core.spaces);
-    contents = reader.read({.region = view.region.id, .generation = view.region.generation,
-                            .extent_bytes = view.region.extent_bytes, .slot_count = view.region.slot_count,
+    contents = reader.read({.region = view.region.id,
+                            .generation = view.region.generation,
+                            .extent_bytes = view.region.extent_bytes,
+                            .slot_count = view.region.slot_count,
                             .descriptor_count = view.region.descriptor_count,
                             .dictionary_count = view.region.dictionary_count,
                             .is_open = view.region.state == RegionState::kOpen || view.region.unsealed_on_device});
@@ -69,8 +71,8 @@ Result<std::optional<RegionView>> read_region(StoreCore& core, uint32_t number) 
 
 bool is_live(StoreCore& core, const RegionView& view, const format::Descriptor& descriptor, const SpaceRecord& space) {
   const std::string salt = view.contents.salt(descriptor);
-  const auto entry = core.catalog->peek(fingerprint_of(core.superblocks[0].fingerprint_secret, space.digest, salt,
-                                                       stored_key_of(descriptor)));
+  const auto entry = core.catalog->peek(
+      fingerprint_of(core.superblocks[0].fingerprint_secret, space.digest, salt, stored_key_of(descriptor)));
   return entry && entry->region == view.number && entry->slot == descriptor.slot;
 }
 
@@ -113,9 +115,10 @@ Result<std::vector<BlockInfo>> Store::describe(std::span<const KeyRef> keys) {
   for (size_t i = 0; i < keys.size(); ++i) {
     const SpaceRecord* space = core.spaces.find(keys[i].space);
     if (space == nullptr) return Status(Code::kInvalid, "the space was not registered with this store");
-    if (keys[i].key.empty() || keys[i].key.size() > format::kKeyBytesMax || keys[i].salt.size() > kSaltBytesMax) continue;
-    const auto entry = core.catalog->peek(fingerprint_of(core.superblocks[0].fingerprint_secret, space->digest, keys[i].salt,
-                                                         format::make_stored_key(keys[i].key)));
+    if (keys[i].key.empty() || keys[i].key.size() > format::kKeyBytesMax || keys[i].salt.size() > kSaltBytesMax)
+      continue;
+    const auto entry = core.catalog->peek(fingerprint_of(core.superblocks[0].fingerprint_secret, space->digest,
+                                                         keys[i].salt, format::make_stored_key(keys[i].key)));
     if (entry) by_region[entry->region].emplace_back(i, entry->slot);
   }
   for (const auto& [number, wanted] : by_region) {
@@ -146,8 +149,11 @@ Status Store::verify_block(const BlockInfo& info, const std::string& space_json)
       const uint64_t bytes = std::min<uint64_t>(buffer.size(), info.payload_bytes - done);
       std::vector<device::ReadExtent> extents;
       for (uint64_t offset = 0; offset < bytes; offset += kPieceBytes) {
-        extents.push_back({0, info.offset_bytes + done + offset,
-                           align_up(std::min(kPieceBytes, bytes - offset), kPageBytes), buffer.data() + offset, {}});
+        extents.push_back({0,
+                           info.offset_bytes + done + offset,
+                           align_up(std::min(kPieceBytes, bytes - offset), kPageBytes),
+                           buffer.data() + offset,
+                           {}});
       }
       KVS_TRY(io->read_many(extents, buffer));
       for (const device::ReadExtent& extent : extents) {
@@ -156,12 +162,13 @@ Status Store::verify_block(const BlockInfo& info, const std::string& space_json)
         nodes.push_back(piece_node(extent.target, std::min(kPieceBytes, bytes - first)));
       }
     }
-    const Checksum128 root = root_checksum({core.spaces.find(space)->digest, info.salt, info.key}, info.payload_bytes, nodes);
+    const Checksum128 root =
+        root_checksum({core.spaces.find(space)->digest, info.salt, info.key}, info.payload_bytes, nodes);
     if (root == info.checksum) return {};
-    return Status(Code::kCorrupt, format_text("checksum mismatch: device %u region %u slot %u, %llu bytes at offset %llu",
-                                              info.device, info.region, info.slot,
-                                              static_cast<unsigned long long>(info.payload_bytes),
-                                              static_cast<unsigned long long>(info.offset_bytes)));
+    return Status(Code::kCorrupt,
+                  format_text("checksum mismatch: device %u region %u slot %u, %llu bytes at offset %llu", info.device,
+                              info.region, info.slot, static_cast<unsigned long long>(info.payload_bytes),
+                              static_cast<unsigned long long>(info.offset_bytes)));
   };
   const Status status = verify();
   core.catalog->unpin_region(number);
@@ -177,10 +184,11 @@ Status Store::drop_block(const BlockInfo& info, const std::string& space_json) {
   key.size = static_cast<uint8_t>(std::min<size_t>(info.key.size(), format::kStoredKeyBytes));
   std::copy_n(info.key.data(), key.size, reinterpret_cast<char*>(key.bytes));
   key.is_digest = info.key_is_digest;
-  const Fingerprint fingerprint = fingerprint_of(core.superblocks[0].fingerprint_secret, core.spaces.find(space)->digest,
-                                                 info.salt, key);
-  const bool dropped = core.catalog->drop_at(fingerprint, core.catalog->region_number(info.device, RegionId{info.region}),
-                                             SlotIndex{info.slot}, info.generation);
+  const Fingerprint fingerprint =
+      fingerprint_of(core.superblocks[0].fingerprint_secret, core.spaces.find(space)->digest, info.salt, key);
+  const bool dropped =
+      core.catalog->drop_at(fingerprint, core.catalog->region_number(info.device, RegionId{info.region}),
+                            SlotIndex{info.slot}, info.generation);
   return dropped ? Status() : Status(Code::kStale, "the block is not where it was listed any more");
 }
 

@@ -74,16 +74,19 @@ Result<std::vector<format::Superblock>> read_pool(StoreCore& core) {
     for (const bool damaged : quorum.value().repair) core.recovery.superblock_copies_damaged += damaged ? 1 : 0;
     KVS_TRY(check_device(superblock, info));
     if (superblock.shared_mode) {
-      return Status(Code::kFenced, info.path + ": the store is in shared mode, and owner mode and shared mode refuse each other");
+      return Status(Code::kFenced,
+                    info.path + ": the store is in shared mode, and owner mode and shared mode refuse each other");
     }
     if (superblock.members.size() != core.devices.size() || superblock.member_index >= superblock.members.size()) {
-      return Status(Code::kInvalid, format_text("%s is member %u of a pool of %zu devices, %zu were given: name all of them",
-                                                info.path.c_str(), superblock.member_index, superblock.members.size(),
-                                                core.devices.size()));
+      return Status(
+          Code::kInvalid,
+          format_text("%s is member %u of a pool of %zu devices, %zu were given: name all of them", info.path.c_str(),
+                      superblock.member_index, superblock.members.size(), core.devices.size()));
     }
     const uint32_t place = superblock.member_index;
     if (seen[place]) {
-      return Status(Code::kOtherStore, format_text("%s: member %u of the pool was given twice", info.path.c_str(), place));
+      return Status(Code::kOtherStore,
+                    format_text("%s: member %u of the pool was given twice", info.path.c_str(), place));
     }
     seen[place] = true;
     superblocks[place] = superblock;
@@ -95,10 +98,11 @@ Result<std::vector<format::Superblock>> read_pool(StoreCore& core) {
   }
   for (size_t i = 1; i < superblocks.size(); ++i) {
     if (superblocks[i].pool_uuid != superblocks[0].pool_uuid) {
-      return Status(Code::kOtherStore, format_text("%s is of pool %s, %s of pool %s", core.devices[0]->info().path.c_str(),
-                                                   format::uuid_text(superblocks[0].pool_uuid).c_str(),
-                                                   core.devices[i]->info().path.c_str(),
-                                                   format::uuid_text(superblocks[i].pool_uuid).c_str()));
+      return Status(
+          Code::kOtherStore,
+          format_text("%s is of pool %s, %s of pool %s", core.devices[0]->info().path.c_str(),
+                      format::uuid_text(superblocks[0].pool_uuid).c_str(), core.devices[i]->info().path.c_str(),
+                      format::uuid_text(superblocks[i].pool_uuid).c_str()));
     }
   }
   return superblocks;
@@ -127,8 +131,8 @@ uint64_t index_size(const StoreCore& core, const std::vector<HeaderScan>& scans)
   uint64_t found = 0;
   for (size_t i = 0; i < scans.size(); ++i) {
     const format::Geometry& geometry = core.superblocks[i].geometry;
-    const uint64_t extent_bytes = scans[i].regions_used == 0 ? geometry.min_block_bytes
-                                                             : scans[i].extent_bytes_sum / scans[i].regions_used;
+    const uint64_t extent_bytes =
+        scans[i].regions_used == 0 ? geometry.min_block_bytes : scans[i].extent_bytes_sum / scans[i].regions_used;
     blocks += geometry.memory_bytes() / std::max<uint64_t>(extent_bytes, kPageBytes);
     found += scans[i].descriptors_max;
   }
@@ -151,13 +155,14 @@ Status recover(StoreCore& core) {
                                            core.counters, core.evictions, *core.clock);
   IndexBuilder builder(core.catalog->index());
   for (uint16_t i = 0; i < core.devices.size(); ++i) {
-    KVS_TRY(recover_device(*core.catalog, core.spaces, i, core.superblocks[i], std::move(scans[i]), builder,
-                           [&core, i] { return core.make_io(i); }, core.options.threaded ? kRecoveryThreads : 1,
-                           core.options.read_only, *core.clock, core.recovery));
+    KVS_TRY(recover_device(
+        *core.catalog, core.spaces, i, core.superblocks[i], std::move(scans[i]), builder,
+        [&core, i] { return core.make_io(i); }, core.options.threaded ? kRecoveryThreads : 1, core.options.read_only,
+        *core.clock, core.recovery));
   }
   finish_recovery(*core.catalog, builder, core.recovery);
-  // What the readers needed is not given back by itself, and is a quarter of the index. A small pool is not worth a walk
-  // over the whole heap of the process.
+  // What the readers needed is not given back by itself, and is a quarter of the index. A small pool is not worth a
+  // walk over the whole heap of the process.
   if (core.recovery.bytes_read >= kTrimFromBytes) malloc_trim(0);
   add(core.counters.bytes_read_metadata, core.recovery.bytes_read);
   core.recovery.seconds = static_cast<double>(core.clock->monotonic_ns() - started_ns) / 1e9;
@@ -209,8 +214,9 @@ Status start_threads(StoreCore& core) {
 
 Status StoreCore::check_open() const {
   if (fork_generation != device::fork_generation()) {
-    return Status(Code::kClosed, "this process was forked from the one that opened the store: open a store of its own, "
-                                 "after the parent has closed it");
+    return Status(Code::kClosed,
+                  "this process was forked from the one that opened the store: open a store of its own, "
+                  "after the parent has closed it");
   }
   if (!open.load(std::memory_order_acquire)) return Status(Code::kClosed, "the store is closed");
   return {};
@@ -219,7 +225,8 @@ Status StoreCore::check_open() const {
 Result<std::unique_ptr<device::BlockingIo>> StoreCore::make_io(uint16_t device) {
   device::Device* const one = devices[device].get();
   KVS_ASSIGN(auto queue, one->make_queue({&one, 1}, {.depth = kMetadataQueueDepth, .single_issuer = false}));
-  return std::make_unique<device::BlockingIo>(std::move(queue), std::vector<device::Device*>{one}, options.io_timeout_ns);
+  return std::make_unique<device::BlockingIo>(std::move(queue), std::vector<device::Device*>{one},
+                                              options.io_timeout_ns);
 }
 
 Result<std::unique_ptr<Store>> Store::open(const std::vector<std::string>& paths, const StoreOptions& options) {
@@ -320,10 +327,10 @@ Status Store::close(uint64_t timeout_ns) {
         if (++count <= 4) names += (names.empty() ? "" : "; ") + name;
       }
     }
-    outcome = Status(Code::kTimeout, format_text("%zu jobs and %u requests were outstanding after %.1f s (%s); their buffers "
-                                                 "are leaked on purpose, since the device may still write them",
-                                                 core.jobs.size(), count, static_cast<double>(timeout_ns) / 1e9,
-                                                 names.c_str()));
+    outcome = Status(Code::kTimeout,
+                     format_text("%zu jobs and %u requests were outstanding after %.1f s (%s); their buffers "
+                                 "are leaked on purpose, since the device may still write them",
+                                 core.jobs.size(), count, static_cast<double>(timeout_ns) / 1e9, names.c_str()));
     for (auto& engine : core.engines) engine->abandon();
   }
   for (auto& engine : core.engines) engine->stop();

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/checksum.h"
+#include "base/clock.h"
 #include "base/digest.h"
 #include "base/status.h"
 #include "base/units.h"
@@ -31,28 +31,28 @@ enum class Verify : uint8_t {
 };
 
 struct StoreOptions {
-  std::string device_kind = "auto";            // "auto" | "uring" | "threads"
-  bool read_only = false;                      // claims nothing, writes nothing, may look at a store in use
+  std::string device_kind = "auto";  // "auto" | "uring" | "threads"
+  bool read_only = false;            // claims nothing, writes nothing, may look at a store in use
   Verify verify = Verify::kAlways;
-  uint64_t wait_ns = 0;                        // for a living holder of the device
-  uint64_t window_bytes = 32 * kMiB;           // in flight per device (at least 16 pieces)
-  uint32_t engine_threads = 0;                 // 0: min(4, devices)
-  uint64_t staging_bytes = 64 * kMiB;          // bounce memory for unaligned buffers, per engine thread
-  uint64_t prefetch_bytes = 256 * kMiB;        // staging cache of prefetch; 0 turns prefetch off
-  uint64_t index_blocks_max = 0;               // 0: from the geometry and the blocks found
-  uint32_t jobs_max = 4096;                    // submitted and not complete; more is kBusy
+  uint64_t wait_ns = 0;                  // for a living holder of the device
+  uint64_t window_bytes = 32 * kMiB;     // in flight per device (at least 16 pieces)
+  uint32_t engine_threads = 0;           // 0: min(4, devices)
+  uint64_t staging_bytes = 64 * kMiB;    // bounce memory for unaligned buffers, per engine thread
+  uint64_t prefetch_bytes = 256 * kMiB;  // staging cache of prefetch; 0 turns prefetch off
+  uint64_t index_blocks_max = 0;         // 0: from the geometry and the blocks found
+  uint32_t jobs_max = 4096;              // submitted and not complete; more is kBusy
   uint32_t pins_max = 1u << 20;
-  uint64_t pin_lease_ns = 300'000'000'000;     // lookup pins nobody unpinned end then
-  uint64_t commit_interval_ns = 50'000'000;    // a put's descriptor is on the device within this
-  uint64_t io_timeout_ns = 30'000'000'000;     // a device request older than this is stuck (I7, I11)
-  uint64_t quarantine_ns = 60'000'000'000;     // fabrics: of a region with a write of unknown outcome (I7)
-  uint64_t heartbeat_ns = 1'000'000'000;       // the owner re-reads its claim
-  uint32_t failures_max = 8;                   // failed writes until read-only (I6)
-  uint32_t free_regions_target = 2;            // background reclaim keeps this many ready, per device
-  format::Uuid host{};                         // zero: from /etc/machine-id
-  bool threaded = true;                        // false: callers drive the engine in wait(), for simulation
-  Clock* clock = nullptr;                      // null: system
-  Random* random = nullptr;                    // null: system
+  uint64_t pin_lease_ns = 300'000'000'000;   // lookup pins nobody unpinned end then
+  uint64_t commit_interval_ns = 50'000'000;  // a put's descriptor is on the device within this
+  uint64_t io_timeout_ns = 30'000'000'000;   // a device request older than this is stuck (I7, I11)
+  uint64_t quarantine_ns = 60'000'000'000;   // fabrics: of a region with a write of unknown outcome (I7)
+  uint64_t heartbeat_ns = 1'000'000'000;     // the owner re-reads its claim
+  uint32_t failures_max = 8;                 // failed writes until read-only (I6)
+  uint32_t free_regions_target = 2;          // background reclaim keeps this many ready, per device
+  format::Uuid host{};                       // zero: from /etc/machine-id
+  bool threaded = true;                      // false: callers drive the engine in wait(), for simulation
+  Clock* clock = nullptr;                    // null: system
+  Random* random = nullptr;                  // null: system
 };
 
 // A registered space: keys of one space never match those of another. Cheap to copy, valid for the store's life.
@@ -68,20 +68,20 @@ inline constexpr uint32_t kSegmentsMax = 512;
 struct PutItem {
   SpaceId space;
   std::string_view salt;
-  std::string_view key;                 // 1..1024 bytes
-  const iovec* segments = nullptr;      // in order, one block; total 1 byte .. what a region can hold, < 4 GiB
+  std::string_view key;             // 1..1024 bytes
+  const iovec* segments = nullptr;  // in order, one block; total 1 byte .. what a region can hold, < 4 GiB
   uint32_t segment_count = 0;
-  std::string_view parent;              // key of the block before this one in its chain, or empty
+  std::string_view parent;  // key of the block before this one in its chain, or empty
   uint32_t depth = 0;
-  std::string_view meta;                // <= 28 bytes
-  bool page_hashes = false;             // store page nodes so that parts can be read and verified alone
+  std::string_view meta;     // <= 28 bytes
+  bool page_hashes = false;  // store page nodes so that parts can be read and verified alone
 };
 
 struct GetItem {
   SpaceId space;
   std::string_view salt;
   std::string_view key;
-  const iovec* segments = nullptr;      // capacity for the bytes asked for; longer is left untouched
+  const iovec* segments = nullptr;  // capacity for the bytes asked for; longer is left untouched
   uint32_t segment_count = 0;
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = kWholeBlock;
@@ -97,24 +97,26 @@ enum class ItemStatus : uint8_t { kPending, kHit, kMiss, kStored, kPresent, kDel
 
 struct ItemResult {
   ItemStatus status = ItemStatus::kPending;
-  Code code = Code::kOk;                // when kError
+  Code code = Code::kOk;  // when kError
   int io_errno = 0;
-  uint64_t bytes = 0;                   // moved (hit, stored) or the block's payload_bytes (present)
-  bool succeeded() const { return status != ItemStatus::kPending && status != ItemStatus::kMiss && status != ItemStatus::kError; }
+  uint64_t bytes = 0;  // moved (hit, stored) or the block's payload_bytes (present)
+  bool succeeded() const {
+    return status != ItemStatus::kPending && status != ItemStatus::kMiss && status != ItemStatus::kError;
+  }
 };
 
 struct SubmitOptions {
-  bool durable = false;                 // puts: complete only when the descriptor is on the device
-  int32_t priority = 0;                 // higher first among waiting jobs of the same kind
-  uint64_t deadline_ns = 0;             // relative; 0: none. Cannot make it: refused at once (kTimeout per item)
-  uint64_t tag = 0;                     // the caller's
+  bool durable = false;      // puts: complete only when the descriptor is on the device
+  int32_t priority = 0;      // higher first among waiting jobs of the same kind
+  uint64_t deadline_ns = 0;  // relative; 0: none. Cannot make it: refused at once (kTimeout per item)
+  uint64_t tag = 0;          // the caller's
 };
 
 // What a listing tells of one block (dump, keys, replay to LMCache's listeners).
 struct BlockInfo {
-  uint32_t space_number = 0;            // into BlockListing::spaces
+  uint32_t space_number = 0;  // into BlockListing::spaces
   std::string salt;
-  std::string key;                      // as stored: raw, or the digest of a long one
+  std::string key;  // as stored: raw, or the digest of a long one
   bool key_is_digest = false;
   uint64_t payload_bytes = 0;
   uint64_t extent_bytes = 0;
@@ -126,7 +128,7 @@ struct BlockInfo {
   uint32_t region = 0;
   uint32_t slot = 0;
   uint64_t generation = 0;
-  uint64_t offset_bytes = 0;            // of the payload on the device
+  uint64_t offset_bytes = 0;  // of the payload on the device
   Checksum128 checksum;
   bool page_hashes = false;
 };
@@ -135,9 +137,9 @@ enum class EvictionReason : uint8_t { kReclaimed, kDeleted, kCorrupt, kLost };
 
 // One block that became a miss. Told after the fact, in order, through a bounded feed.
 struct Eviction {
-  std::string space;                    // canonical JSON
+  std::string space;  // canonical JSON
   std::string salt;
-  std::string key;                      // as stored
+  std::string key;  // as stored
   bool key_is_digest = false;
   uint64_t payload_bytes = 0;
   EvictionReason reason = EvictionReason::kReclaimed;

@@ -99,8 +99,11 @@ cpp_files() { find csrc tests bench -name '*.cpp' -print0 -o -name '*.h' -print0
 
 cpp_is_formatted() {
   local unformatted
-  unformatted=$(cpp_files | xargs -0 -r clang-format --dry-run 2>&1 | sed -n 's/:[0-9]*:[0-9]*: .*clang-formatted.*//p' | sort -u)
-  [ -z "$unformatted" ] || { say "$unformatted" "would be formatted otherwise; scripts/test --format does it"; return 1; }
+  unformatted=$(cpp_files | xargs -0 -r clang-format --dry-run 2>&1 |
+    sed -n 's/:[0-9]*:[0-9]*: .*clang-formatted.*//p' | sort -u)
+  [ -n "$unformatted" ] || return 0
+  say "$unformatted" "would be formatted otherwise; scripts/test --format does it"
+  return 1
 }
 
 format_sources() {

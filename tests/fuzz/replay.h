@@ -36,8 +36,20 @@ inline std::vector<Bytes> read_corpus(const std::filesystem::path& folder) {
 
 // A few bytes, or one field of 2, 4 or 8, become something that is likely to hurt.
 inline void mutate(Bytes& input, SeededRandom& random) {
-  constexpr uint64_t kNasty[] = {0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x10000, 0x7fffffff, 0xffffffff,
-                                 0x100000000, 0x7fffffffffffffff, 0xfffffffffffff000, 0xffffffffffffffff};
+  constexpr uint64_t kNasty[] = {0,
+                                 1,
+                                 0x7f,
+                                 0x80,
+                                 0xff,
+                                 0x7fff,
+                                 0xffff,
+                                 0x10000,
+                                 0x7fffffff,
+                                 0xffffffff,
+                                 0x100000000,
+                                 0x7fffffffffffffff,
+                                 0xfffffffffffff000,
+                                 0xffffffffffffffff};
   for (uint64_t changes = 1 + random.below(4); changes > 0; --changes) {
     if (input.empty() || random.below(16) == 0) input.resize(random.below(3 * 4096));
     if (input.empty()) continue;

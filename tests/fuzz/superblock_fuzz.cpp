@@ -23,8 +23,8 @@ void put_right(std::span<uint8_t> page, uint32_t copy) {
 }
 
 void require_usable(const format::Superblock& superblock) {
-  const bool known = superblock.version <= format::kFormatVersion &&
-                     (superblock.incompat_flags & ~format::kIncompatKnown) == 0;
+  const bool known =
+      superblock.version <= format::kFormatVersion && (superblock.incompat_flags & ~format::kIncompatKnown) == 0;
   if (!known) return;  // nothing but the preamble was read
   const format::Geometry& geometry = superblock.geometry;
   require(format::validate(geometry).ok(), "the geometry is valid");

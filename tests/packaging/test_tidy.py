@@ -40,7 +40,7 @@ def matches(pattern: str, paths: list[Path]) -> list[str]:
     return [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in paths
-        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), start=1)
         if expression.search(line)
     ]
 

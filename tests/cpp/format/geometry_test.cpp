@@ -58,8 +58,8 @@ Geometry chosen(uint64_t device_bytes, uint64_t block_bytes, uint64_t region_byt
 }
 
 TEST(Geometry, AreasNeverOverlapNorReachTheLastSuperblockCopy) {
-  const uint64_t devices[] = {40 * kMiB,           64 * kMiB,          64 * kMiB + kPageBytes, kGiB + 512,
-                              10 * kGiB + 7 * 512, 1000 * kGiB,        7680ull * 1000000000,   200 * 1024 * kGiB};
+  const uint64_t devices[] = {40 * kMiB,           64 * kMiB,   64 * kMiB + kPageBytes, kGiB + 512,
+                              10 * kGiB + 7 * 512, 1000 * kGiB, 7680ull * 1000000000,   200 * 1024 * kGiB};
   const uint64_t regions[] = {0, 64 * kKiB, 68 * kKiB, kMiB, 3 * kMiB, kGiB};
   const uint64_t blocks[] = {0, 4 * kKiB, 100 * kKiB, kMiB, 192 * kMiB};
   int accepted = 0;
@@ -120,9 +120,7 @@ TEST(Geometry, ASmallDeviceGetsSmallerRegionsRatherThanFewerThanSixtyFour) {
   EXPECT_GE(chosen(64 * kMiB, 0).region_count, 8u);
 }
 
-TEST(Geometry, ARegionIsNeverSmallerThanABlock) {
-  EXPECT_EQ(chosen(kGiB, 192 * kMiB).region_bytes, 256 * kMiB);
-}
+TEST(Geometry, ARegionIsNeverSmallerThanABlock) { EXPECT_EQ(chosen(kGiB, 192 * kMiB).region_bytes, 256 * kMiB); }
 
 TEST(Geometry, AVeryLargeDeviceHasABoundedNumberOfHeadersToRead) {
   EXPECT_LE(chosen(100'000 * kGiB, kMiB).region_count, 131072u);
@@ -167,8 +165,8 @@ TEST(Geometry, AnUnusableRequestIsRefusedAndNamesItsField) {
 TEST(Geometry, HostileNumbersAreRefusedInEveryField) {
   const Geometry good = samples::geometry();
   ASSERT_TRUE(validate(good).ok());
-  const uint64_t hostile[] = {0, 1, 4095, UINT32_MAX, (uint64_t{1} << 32) + 512, uint64_t{1} << 61, UINT64_MAX - 4095,
-                              UINT64_MAX};
+  const uint64_t hostile[] = {
+      0, 1, 4095, UINT32_MAX, (uint64_t{1} << 32) + 512, uint64_t{1} << 61, UINT64_MAX - 4095, UINT64_MAX};
   uint64_t Geometry::* const wide[] = {&Geometry::device_bytes, &Geometry::region_bytes, &Geometry::min_block_bytes,
                                        &Geometry::entry_bytes, &Geometry::data_offset};
   uint32_t Geometry::* const narrow[] = {&Geometry::region_count, &Geometry::dictionary_blocks};

@@ -55,7 +55,8 @@ void expect_golden(const std::string& name, std::span<const uint8_t> bytes) {
                     << "version history of docs/on_disk_format.md.";
   std::ostringstream golden;
   golden << file.rdbuf();
-  EXPECT_EQ(found, golden.str()) << "The bytes of " << name << " on the device have changed: stores made before would be "
+  EXPECT_EQ(found, golden.str()) << "The bytes of " << name
+                                 << " on the device have changed: stores made before would be "
                                  << "misread. If that is meant, kFormatVersion (format/superblock.h) must be raised.";
 }
 

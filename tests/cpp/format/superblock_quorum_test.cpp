@@ -21,7 +21,8 @@ using Page = std::array<uint8_t, kPageBytes>;
 using Kinds = std::array<char, kSuperblockCopies>;
 
 // 0 zero  f foreign bytes  d damaged  u unreadable  m misplaced (another copy's place)
-// 4 5 sequences of store A  p sequence 5 of A by another owner  b sequence 5 of store B  n sequence 6 of A, later version
+// 4 5 sequences of store A  p sequence 5 of A by another owner  b sequence 5 of store B  n sequence 6 of A, later
+// version
 constexpr std::string_view kAllKinds = "0fdum45pbn";
 constexpr std::string_view kValidKinds = "45pbn";
 

@@ -12,8 +12,8 @@ constexpr uint64_t kOperationsMax = 20'000;
 // True when the scenario ended before the stop.
 bool crash_once(const SimSetup& setup, const Scenario& scenario, uint64_t stop_after, bool cache_survives) {
   SimStore sim(setup);
-  sim.context = "stopped after operation " + std::to_string(stop_after) +
-                (cache_survives ? ", cache kept" : ", cache lost");
+  sim.context =
+      "stopped after operation " + std::to_string(stop_after) + (cache_survives ? ", cache kept" : ", cache lost");
   sim.disk().stop_after(stop_after);
   scenario(sim);
   const bool finished = !sim.stopped();
@@ -31,7 +31,8 @@ bool crash_once(const SimSetup& setup, const Scenario& scenario, uint64_t stop_a
   sim.context += ", third";
   sim.reopen_and_judge();
   if (!sim.is_open()) return finished;
-  EXPECT_EQ(sim.number("recovery_regions_open_found"), 0) << sim.context << ": sealed at the second opening, or by close";
+  EXPECT_EQ(sim.number("recovery_regions_open_found"), 0)
+      << sim.context << ": sealed at the second opening, or by close";
   EXPECT_EQ(sim.number("recovery_regions_quarantined"), 0) << sim.context;
   return finished;
 }

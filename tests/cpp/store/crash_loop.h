@@ -17,7 +17,7 @@ namespace kvstore::store {
 using Scenario = std::function<void(SimStore&)>;
 
 struct CrashLoopResult {
-  uint64_t operations = 0;   // of the scenario, that is how many crashes were played
+  uint64_t operations = 0;  // of the scenario, that is how many crashes were played
 };
 CrashLoopResult crash_at_every_operation(const SimSetup& setup, const Scenario& scenario);
 

@@ -27,9 +27,9 @@ Name key(const std::string& text, uint32_t space = 0, const std::string& salt = 
 TEST(CrashLoop, BatchOfPutsWithADuplicate) {
   const auto result = crash_at_every_operation(small_regions(), [](SimStore& sim) {
     if (!sim.open().ok()) return;
-    std::vector<std::pair<Name, uint64_t>> blocks = {{key("a"), 1},      {key("b"), 4095},
-                                                     {key("c"), 4096},   {key("a"), 1},
-                                                     {key("d", 1, "s"), 64 * kKiB + 1}, {key("e", 2), 30'000}};
+    std::vector<std::pair<Name, uint64_t>> blocks = {
+        {key("a"), 1},        {key("b"), 4095}, {key("c"), 4096}, {key("a"), 1}, {key("d", 1, "s"), 64 * kKiB + 1},
+        {key("e", 2), 30'000}};
     sim.put_all(blocks);
     sim.advance_ns(60'000'000);  // past the commit interval
     sim.run_idle();
@@ -155,7 +155,8 @@ TEST(CrashLoop, WriteThroughDevice) {
   crash_at_every_operation(setup, [](SimStore& sim) {
     if (!sim.open().ok()) return;
     for (int i = 0; i < 12 && !sim.stopped(); ++i) {
-      sim.put_all({{key("w" + std::to_string(i)), 90'000}, {key("v" + std::to_string(i)), 80'000}}, {.durable = i % 2 == 0});
+      sim.put_all({{key("w" + std::to_string(i)), 90'000}, {key("v" + std::to_string(i)), 80'000}},
+                  {.durable = i % 2 == 0});
     }
     sim.erase(key("w11"));
     sim.flush();

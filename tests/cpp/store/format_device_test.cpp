@@ -73,8 +73,7 @@ TEST_F(FormatDevices, AFormattedDeviceHoldsWhatWasReturned) {
 TEST_F(FormatDevices, MembersOfAPoolKnowEachOtherAndShareTheSecret) {
   SimDisk first(kDeviceBytes, 1), second(2 * kDeviceBytes, 2);
   OneSimDevice a(first, clock_), b(second, clock_);
-  const auto superblocks =
-      format_devices({a.device.get(), b.device.get()}, small_regions(), clock_, random_).value();
+  const auto superblocks = format_devices({a.device.get(), b.device.get()}, small_regions(), clock_, random_).value();
   ASSERT_EQ(superblocks.size(), 2u);
   EXPECT_EQ(superblocks[0].members, superblocks[1].members);
   EXPECT_EQ(superblocks[0].pool_uuid, superblocks[1].pool_uuid);
@@ -345,7 +344,7 @@ TEST_F(FormatPool, AMissingFileIsMadeSparseAndPrivateWhenItsSizeIsGiven) {
   options.file_bytes = 200 * kMiB;
   const auto superblocks = format_pool({path}, options, clock_, random_);
   ASSERT_TRUE(superblocks.ok()) << superblocks.status().to_string();
-  struct stat facts {};
+  struct stat facts{};
   ASSERT_EQ(stat(path.c_str(), &facts), 0);
   EXPECT_EQ(static_cast<uint64_t>(facts.st_size), 200 * kMiB);
   EXPECT_LT(facts.st_blocks * 512, static_cast<off_t>(10 * kMiB));

@@ -102,11 +102,14 @@ void OrderChecker::payload_written(uint64_t offset_bytes, uint64_t bytes) {
   }
 }
 
-void OrderChecker::check_pair(const char* what, uint64_t offset_bytes, uint64_t other_offset_bytes, const Copy& written) {
+void OrderChecker::check_pair(const char* what, uint64_t offset_bytes, uint64_t other_offset_bytes,
+                              const Copy& written) {
   ++pair_writes_seen_;
   const Copy target = copies_[offset_bytes];
   const Copy other = copies_[other_offset_bytes];
-  const auto is_current = [&](const Copy& copy) { return copy.valid && copy.header.generation == written.header.generation; };
+  const auto is_current = [&](const Copy& copy) {
+    return copy.valid && copy.header.generation == written.header.generation;
+  };
   // Headers are one pair for all lives; tails and bitmaps of an earlier life are invalid in this one.
   const bool whole_life = written.header.kind == BlockKind::kHeader;
   const bool target_valid = whole_life ? target.valid : is_current(target);
@@ -135,7 +138,8 @@ void OrderChecker::metadata_written(uint64_t offset_bytes, const std::vector<uin
       uint64_t& life = lives_seen_[region.value];
       if (written.header.generation > life) {
         const uint64_t first = geometry_.region_offset(region);
-        page_written_at_.erase(page_written_at_.lower_bound(first), page_written_at_.lower_bound(first + geometry_.region_bytes));
+        page_written_at_.erase(page_written_at_.lower_bound(first),
+                               page_written_at_.lower_bound(first + geometry_.region_bytes));
         const Copy other = copies_[geometry_.header_offset(region, copy ^ 1)];
         // Only what begins now has all its payload under our eyes.
         if (!other.valid || other.header.generation < written.header.generation) life = written.header.generation;
@@ -158,7 +162,8 @@ void OrderChecker::metadata_written(uint64_t offset_bytes, const std::vector<uin
       if (before.valid && before.header.generation == written.header.generation) {
         violation("a D block of " + at(region) + " is written twice in one life");
       }
-      if (offset_bytes != geometry_.descriptor_block_offset(region, written.header.number)) violation("a D block out of place");
+      if (offset_bytes != geometry_.descriptor_block_offset(region, written.header.number))
+        violation("a D block out of place");
       descriptors_written(region, data, written);
       break;
     }
@@ -187,17 +192,20 @@ void OrderChecker::descriptors_written(RegionId region, const std::vector<uint8_
     std::vector<uint8_t> bytes(kPageBytes);
     disk_.peek(geometry_.header_offset(region, copy), bytes.data(), bytes.size());
     auto header = format::decode_region_header(bytes, superblock_.store_uuid, geometry_, region, copy);
-    if (header.ok() && header.value().generation.value == written.header.generation) extent_bytes = header.value().extent_bytes;
+    if (header.ok() && header.value().generation.value == written.header.generation)
+      extent_bytes = header.value().extent_bytes;
   }
   if (extent_bytes == 0) return violation("I2: a descriptor of a generation that no header of " + at(region) + " has");
-  const auto* const descriptors = reinterpret_cast<const format::Descriptor*>(page.data() + sizeof(format::BlockHeader));
+  const auto* const descriptors =
+      reinterpret_cast<const format::Descriptor*>(page.data() + sizeof(format::BlockHeader));
   for (uint32_t i = 0; i < written.header.count; ++i) {
     format::Descriptor descriptor;
     std::memcpy(&descriptor, descriptors + i, sizeof descriptor);
     ++descriptors_seen_;
     const bool space_known = descriptor.space_index < dictionary.size();
     const bool salt_known = descriptor.salt_index == format::kNoSalt || descriptor.salt_index < dictionary.size();
-    if (!space_known || !salt_known) violation("I10: a descriptor whose strings are not on the device, in " + at(region));
+    if (!space_known || !salt_known)
+      violation("I10: a descriptor whose strings are not on the device, in " + at(region));
     const uint64_t first = geometry_.extent_offset(region, extent_bytes, SlotIndex{descriptor.slot});
     const uint64_t bytes =
         format::extent_bytes_needed(descriptor.payload_bytes, (descriptor.flags & format::kDescriptorPageHashes) != 0);

@@ -55,11 +55,11 @@ class OrderChecker {
   const format::Superblock superblock_;
   const format::Geometry& geometry_;
   const bool volatile_cache_;
-  uint64_t now_ = 1;                          // counts operations
+  uint64_t now_ = 1;  // counts operations
   uint64_t flushed_at_ = 0;
-  std::map<uint64_t, uint64_t> page_written_at_;   // payload pages, by offset
-  std::map<uint32_t, uint64_t> lives_seen_;        // region -> generation whose beginning was seen
-  std::map<uint64_t, Copy> copies_;                // metadata blocks as last seen, by offset
+  std::map<uint64_t, uint64_t> page_written_at_;  // payload pages, by offset
+  std::map<uint32_t, uint64_t> lives_seen_;       // region -> generation whose beginning was seen
+  std::map<uint64_t, Copy> copies_;               // metadata blocks as last seen, by offset
   uint64_t descriptors_seen_ = 0;
   uint64_t payload_writes_seen_ = 0;
   uint64_t pair_writes_seen_ = 0;

@@ -54,8 +54,8 @@ class Bytes : public ::testing::Test {
 // ---- what is right ---------------------------------------------------------------------------------------------
 
 TEST_F(Bytes, EverySizeAndLayoutComesBackAsItWasPut) {
-  const uint64_t sizes[] = {1,        4095,         4096,    4097,         12'345,          64 * kKiB + 1,
-                            kMiB - 1, kMiB,         kMiB + 1, 2 * kMiB,     3'670'016,       3 * kMiB + 4095};
+  const uint64_t sizes[] = {1,        4095, 4096,     4097,     12'345,    64 * kKiB + 1,
+                            kMiB - 1, kMiB, kMiB + 1, 2 * kMiB, 3'670'016, 3 * kMiB + 4095};
   const Layout layouts[] = {{1, 0}, {1, 64}, {1, 512}, {2, 0}, {3, 4095}, {64, 0}, {64, 1}};
   int number = 0;
   for (const uint64_t bytes : sizes) {
@@ -94,9 +94,8 @@ TEST_F(Bytes, PartsAreReadAndVerifiedWithAndWithoutPageHashes) {
     const Name name = key(page_hashes ? "hashed" : "plain");
     sim().put(name, bytes, {.page_hashes = page_hashes});
     const std::pair<uint64_t, uint64_t> parts[] = {
-        {0, 1},         {0, 4096},        {1, 4096},  {kMiB - 1, 2},     {kMiB, kMiB},
-        {4095, kMiB},   {bytes - 1, 1},   {0, bytes}, {2 * kMiB + 5, 0}, {bytes, 0},
-        {bytes - 778, 778}, {100, bytes - 100}};
+        {0, 1},         {0, 4096},  {1, 4096},         {kMiB - 1, 2}, {kMiB, kMiB},       {4095, kMiB},
+        {bytes - 1, 1}, {0, bytes}, {2 * kMiB + 5, 0}, {bytes, 0},    {bytes - 778, 778}, {100, bytes - 100}};
     for (const auto& [offset, length] : parts) {
       for (const Layout& layout : {Layout{1, 0}, Layout{3, 64}}) {
         EXPECT_TRUE(sim().get_part(name, offset, length, layout).succeeded()) << offset << " + " << length;
@@ -124,8 +123,9 @@ TEST_F(Bytes, KeysOfOtherSpacesSaltsAndLengthsNeverMatch) {
   sim().put({long_key, "", 0}, 8'000);
   sim().put({std::string(48, 'k'), "", 0}, 9'000);
   sim().judge_all();
-  for (const Name& other : {Name{"key", "salt", 1}, Name{"key", "sal", 0}, Name{"ke", "y", 0}, Name{"tkey", "sal", 0},
-                            Name{std::string(1023, 'k'), "", 0}, Name{std::string(49, 'k'), "", 0}, Name{long_key, "", 2}}) {
+  for (const Name& other :
+       {Name{"key", "salt", 1}, Name{"key", "sal", 0}, Name{"ke", "y", 0}, Name{"tkey", "sal", 0},
+        Name{std::string(1023, 'k'), "", 0}, Name{std::string(49, 'k'), "", 0}, Name{long_key, "", 2}}) {
     EXPECT_EQ(sim().get(other).status, ItemStatus::kMiss) << other.text();
   }
 }
@@ -225,7 +225,8 @@ TEST_F(Bytes, I5_ALostOrMisdirectedWriteIsAMiss) {
     const Name name = key(fault == SimFault::kLost ? "lost" : "misdirected");
     // Misdirected into a region that is not in use.
     const uint64_t elsewhere = geometry.region_offset(RegionId{geometry.region_count - 1});
-    sim().disk().add_rule(rule_of(fault, IoOp::kWrite, geometry.data_offset, geometry.device_bytes - kPageBytes, 1, 0, elsewhere));
+    sim().disk().add_rule(
+        rule_of(fault, IoOp::kWrite, geometry.data_offset, geometry.device_bytes - kPageBytes, 1, 0, elsewhere));
     ASSERT_EQ(sim().put(name, 100'000, {.durable = true}).status, ItemStatus::kStored);
     sim().allow_misses(true);
     EXPECT_EQ(sim().get(name).status, ItemStatus::kMiss);
@@ -238,8 +239,8 @@ TEST_F(Bytes, I5_ALostOrMisdirectedWriteIsAMiss) {
 TEST_F(Bytes, I5_AMisdirectedWriteOverABlockIsAMissOfBoth) {
   sim().put(key("victim"), 100'000);
   const auto& geometry = sim().geometry();
-  sim().disk().add_rule(rule_of(SimFault::kMisdirected, IoOp::kWrite, geometry.data_offset, geometry.device_bytes - kPageBytes,
-                                1, 0, extent(key("victim")).first));
+  sim().disk().add_rule(rule_of(SimFault::kMisdirected, IoOp::kWrite, geometry.data_offset,
+                                geometry.device_bytes - kPageBytes, 1, 0, extent(key("victim")).first));
   ASSERT_EQ(sim().put(key("stray"), 100'000).status, ItemStatus::kStored);
   sim().allow_misses(true);
   EXPECT_EQ(sim().get(key("victim")).status, ItemStatus::kMiss);
@@ -369,8 +370,8 @@ TEST_F(Bytes, I9_ShortTransfersAreContinuedWhereTheyStopped) {
     for (const Layout& layout : {Layout{1, 0}, Layout{3, 0}, Layout{2, 64}}) {
       const Name name = key(std::to_string(number++));
       const auto& geometry = sim().geometry();
-      sim().disk().add_rule(
-          rule_of(SimFault::kShort, IoOp::kWrite, geometry.data_offset, geometry.device_bytes - kPageBytes, 3, 0, moved));
+      sim().disk().add_rule(rule_of(SimFault::kShort, IoOp::kWrite, geometry.data_offset,
+                                    geometry.device_bytes - kPageBytes, 3, 0, moved));
       ASSERT_EQ(sim().put(name, bytes, {.layout = layout}).status, ItemStatus::kStored);
       sim().disk().clear_rules();
       add_rule(SimFault::kShort, IoOp::kRead, name, 3, moved);
@@ -395,7 +396,8 @@ TEST_F(Bytes, I9_EagainIsRetriedAFewTimesAndThenAnError) {
   const auto& geometry = sim().geometry();
   const auto payload_rule = [&](IoOp op, uint64_t times) {
     sim().disk().clear_rules();
-    sim().disk().add_rule(rule_of(SimFault::kAgain, op, geometry.data_offset, geometry.device_bytes - kPageBytes, times));
+    sim().disk().add_rule(
+        rule_of(SimFault::kAgain, op, geometry.data_offset, geometry.device_bytes - kPageBytes, times));
   };
   payload_rule(IoOp::kWrite, 10);
   ASSERT_EQ(sim().put(key("a"), 100'000).status, ItemStatus::kStored);
@@ -430,7 +432,8 @@ TEST_F(Bytes, I9_EioOnceIsReadAgainAndForEverIsAnError) {
 TEST_F(Bytes, I9_MetadataWritesAreContinuedToo) {
   const auto& geometry = sim().geometry();
   const auto add = [&](SimFault fault, uint64_t times, uint64_t skip, uint64_t value) {
-    sim().disk().add_rule(rule_of(fault, IoOp::kWrite, format::kMetadataOffset, geometry.data_offset, times, skip, value));
+    sim().disk().add_rule(
+        rule_of(fault, IoOp::kWrite, format::kMetadataOffset, geometry.data_offset, times, skip, value));
   };
   for (uint64_t skip = 0; skip < 6; ++skip) {
     add(SimFault::kShort, 2, skip, 1024);

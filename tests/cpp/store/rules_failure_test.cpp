@@ -36,9 +36,12 @@ class Failures : public ::testing::Test {
 
   void fail_payload_writes(uint64_t times, SimFault fault = SimFault::kError) {
     const auto& geometry = sim().geometry();
-    sim().disk().add_rule(rule_of(fault, IoOp::kWrite, geometry.data_offset, geometry.device_bytes - kPageBytes, times));
+    sim().disk().add_rule(
+        rule_of(fault, IoOp::kWrite, geometry.data_offset, geometry.device_bytes - kPageBytes, times));
   }
-  void fail_flushes(uint64_t times) { sim().disk().add_rule(rule_of(SimFault::kFlushFails, IoOp::kFlush, 0, kForEver, times)); }
+  void fail_flushes(uint64_t times) {
+    sim().disk().add_rule(rule_of(SimFault::kFlushFails, IoOp::kFlush, 0, kForEver, times));
+  }
   std::vector<std::string> lost_keys() {
     std::vector<std::string> keys;
     for (const Eviction& eviction : feed_->drain(1000)) {
@@ -96,7 +99,8 @@ TEST_F(Failures, I6_AFailedFlushLosesWhatWasNotCommittedAndSaysSoOnce) {
   EXPECT_EQ(status.code(), Code::kDurabilityLost);
   EXPECT_NE(status.message().find("3 blocks"), std::string::npos) << status.message();
   EXPECT_EQ(lost_keys(), (std::vector<std::string>{"lost 1", "lost 2", "lost 3"}));
-  for (const Name& name : {key("lost 1"), key("lost 2"), key("lost 3", 1)}) EXPECT_EQ(sim().get(name).status, ItemStatus::kMiss);
+  for (const Name& name : {key("lost 1"), key("lost 2"), key("lost 3", 1)})
+    EXPECT_EQ(sim().get(name).status, ItemStatus::kMiss);
   for (const Name& name : {key("safe 1"), key("safe 2", 1)}) EXPECT_TRUE(sim().get(name).succeeded());
   EXPECT_TRUE(sim().try_flush().ok()) << "once";
   EXPECT_EQ(sim().number("blocks_lost"), 3);
@@ -113,7 +117,8 @@ TEST_F(Failures, I6_AFailedFlushAlsoLosesWhatWasBeingWrittenThen) {
   const BlockInfo first = sim().describe(key("first"));
   const uint64_t next = first.offset_bytes + first.extent_bytes;
   sim().put(key("pending"), 20'000);
-  sim().disk().add_rule(rule_of(SimFault::kStuck, IoOp::kWrite, next + first.extent_bytes, next + first.extent_bytes + 1));
+  sim().disk().add_rule(
+      rule_of(SimFault::kStuck, IoOp::kWrite, next + first.extent_bytes, next + first.extent_bytes + 1));
   auto in_flight = sim().start_put({{key("in flight"), 20'000}});
   sim().run_idle();
   fail_flushes(1);
@@ -154,7 +159,8 @@ TEST_F(Failures, I6_AFailedMetadataWriteLosesTheRegionsPendingBlocksOnly) {
       // The dictionary comes first (a space this region does not know), then the tail.
       sim().disk().add_rule(rule_of(fault, IoOp::kWrite, entry, entry + geometry.entry_bytes, 1, skip));
       const Status status = sim().try_flush();
-      if (skip < 2 && sim().describe(key("safe " + n)).region == region.value && sim().number("blocks_lost") > lost_before) {
+      if (skip < 2 && sim().describe(key("safe " + n)).region == region.value &&
+          sim().number("blocks_lost") > lost_before) {
         EXPECT_EQ(status.code(), Code::kDurabilityLost) << n;
         EXPECT_NE(status.message().find("2 blocks"), std::string::npos) << status.message();
         EXPECT_FALSE(sim().contains(key("lost " + n, 2)));
@@ -204,7 +210,8 @@ TEST_F(Failures, I6_AFailedSealLosesNothing) {
     const RegionId region{sim().describe(key("a" + n)).region};
     const uint64_t entry = sim().geometry().entry_offset(region);
     fail_payload_writes(1);  // seals it
-    sim().disk().add_rule(rule_of(SimFault::kError, IoOp::kWrite, entry, entry + sim().geometry().entry_bytes, 1, skip));
+    sim().disk().add_rule(
+        rule_of(SimFault::kError, IoOp::kWrite, entry, entry + sim().geometry().entry_bytes, 1, skip));
     sim().put(key("b" + n), 20'000);
     sim().run_idle();
     EXPECT_TRUE(sim().get(key("a" + n)).succeeded());
@@ -220,7 +227,8 @@ TEST_F(Failures, I6_AFailedBitmapWriteIsNotAFlushedDelete) {
   const RegionId region{sim().describe(key("a")).region};
   sim().erase(key("a"));
   const auto& geometry = sim().geometry();
-  sim().disk().add_rule(rule_of(SimFault::kError, IoOp::kWrite, geometry.bitmap_offset(region, 0), geometry.tail_offset(region, 0)));
+  sim().disk().add_rule(
+      rule_of(SimFault::kError, IoOp::kWrite, geometry.bitmap_offset(region, 0), geometry.tail_offset(region, 0)));
   EXPECT_EQ(sim().try_flush().code(), Code::kIo);
   EXPECT_TRUE(sim().try_flush().ok()) << "tried again";
   crash_and_judge();
@@ -243,7 +251,8 @@ TEST_F(Failures, I6_AfterNFailuresReadOnlyAndReadsGoOn) {
   const KeyRef kept = sim().ref(key("kept"));
   EXPECT_EQ(sim().store().erase({&kept, 1}).value()[0].status, ItemStatus::kError);
   bool told = false;
-  for (const auto& [name, text] : sim().store().texts()) told = told || (name == "write_refusal" && text.find("3 failed") != std::string::npos);
+  for (const auto& [name, text] : sim().store().texts())
+    told = told || (name == "write_refusal" && text.find("3 failed") != std::string::npos);
   EXPECT_TRUE(told);
   crash_and_judge();
   EXPECT_TRUE(sim().contains(key("kept")));

@@ -32,8 +32,9 @@ SimSetup small_regions() {
 void live(SimStore& sim, const std::string& life) {
   for (int i = 0; i < 60; ++i) {
     const std::string n = life + std::to_string(i);
-    sim.put_all({{key("a" + n, i % 3), 3'000 + i * 700u}, {key("b" + n, 0, "salt " + n), 64 * kKiB + 1}, {key("c" + n), 4'096}},
-                {.durable = i % 3 == 0, .page_hashes = i % 2 == 0});
+    sim.put_all(
+        {{key("a" + n, i % 3), 3'000 + i * 700u}, {key("b" + n, 0, "salt " + n), 64 * kKiB + 1}, {key("c" + n), 4'096}},
+        {.durable = i % 3 == 0, .page_hashes = i % 2 == 0});
     if (i % 7 == 3) {
       sim.erase(key("c" + n));
       sim.erase(key("a" + life + std::to_string(i - 2), (i - 2) % 3));

@@ -164,8 +164,11 @@ TEST_F(Space, AWaitingPutIsToldWhenTheLastVictimIsPinned) {
     if (sim().contains(key(text))) refs.push_back({sim().space(0), {}, text});
   }
   sim().put(key("fill a"), 120 * kKiB);
-  auto put = sim().start_put({{key("late 1"), 120 * kKiB}, {key("late 2"), 120 * kKiB}, {key("late 3"), 120 * kKiB},
-                              {key("late 4"), 120 * kKiB}, {key("late 5"), 120 * kKiB}});
+  auto put = sim().start_put({{key("late 1"), 120 * kKiB},
+                              {key("late 2"), 120 * kKiB},
+                              {key("late 3"), 120 * kKiB},
+                              {key("late 4"), 120 * kKiB},
+                              {key("late 5"), 120 * kKiB}});
   std::vector<int64_t> bytes(refs.size());
   sim().store().lookup(refs, true, bytes);
   EXPECT_TRUE(sim().run_until([&] { return put.job->done(); }, 20'000'000'000)) << "well before the leases end";
@@ -224,7 +227,8 @@ TEST_F(Quarantine, I7_ReusedOnlyAfterTheOutcomeAndTheQuarantineTimeOnAFabric) {
   const uint64_t payload = geometry.region_offset(RegionId{fellow_.region});
   sim().disk().set_observer([&](const device::IoRequest& request) {
     EXPECT_FALSE(request.op == IoOp::kWrite && request.offset_bytes >= payload &&
-                 request.offset_bytes < payload + geometry.region_bytes) << "within the quarantine time";
+                 request.offset_bytes < payload + geometry.region_bytes)
+        << "within the quarantine time";
   });
   EXPECT_GT(fill("x"), 0);
   allow_writes();
@@ -262,7 +266,8 @@ TEST_F(Quarantine, I7_AStuckBitmapWriteCannotUndoALaterDelete) {
   sim().put_all({{key("a"), 120 * kKiB}, {key("b"), 120 * kKiB}}, {.durable = true});
   const RegionId region{sim().describe(key("a")).region};
   const auto& geometry = sim().geometry();
-  sim().disk().add_rule(rule_of(SimFault::kStuck, IoOp::kWrite, geometry.bitmap_offset(region, 0), geometry.tail_offset(region, 0)));
+  sim().disk().add_rule(
+      rule_of(SimFault::kStuck, IoOp::kWrite, geometry.bitmap_offset(region, 0), geometry.tail_offset(region, 0)));
   sim().erase(key("a"));
   EXPECT_FALSE(sim().try_flush().ok());
   sim().erase(key("b"));

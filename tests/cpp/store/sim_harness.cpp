@@ -363,11 +363,14 @@ std::vector<ItemResult> SimStore::put_all(const std::vector<std::pair<Name, uint
   return finish(pending);
 }
 
-ItemResult SimStore::put(const Name& name, uint64_t bytes, const PutHow& how) { return put_all({{name, bytes}}, how)[0]; }
+ItemResult SimStore::put(const Name& name, uint64_t bytes, const PutHow& how) {
+  return put_all({{name, bytes}}, how)[0];
+}
 
 // ---- gets ------------------------------------------------------------------------------------------------------
 
-SimStore::Pending SimStore::start_get(const std::vector<Name>& names, const Layout& layout, const SubmitOptions& options) {
+SimStore::Pending SimStore::start_get(const std::vector<Name>& names, const Layout& layout,
+                                      const SubmitOptions& options) {
   take_evictions();
   Pending pending;
   pending.names = names;
@@ -381,8 +384,8 @@ SimStore::Pending SimStore::start_get(const std::vector<Name>& names, const Layo
     }
     expected.may_miss = misses_allowed_;
     auto& buffers = pending.buffers.emplace_back(std::make_unique<Buffers>(bytes, layout));
-    items.push_back({spaces_[name.space], name.salt, name.key, buffers->segments(), buffers->segment_count(), 0,
-                     kWholeBlock});
+    items.push_back(
+        {spaces_[name.space], name.salt, name.key, buffers->segments(), buffers->segment_count(), 0, kWholeBlock});
     pending.parts.emplace_back(0, kWholeBlock);
   }
   auto job = store_->get(items, options, nullptr);
@@ -406,7 +409,8 @@ void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult
     const uint64_t whole = found->second.bytes.at(*expected.live);
     const uint64_t wanted = length == kWholeBlock ? whole - offset : length;
     if (result.bytes != wanted) {
-      return violation("a hit of " + std::to_string(result.bytes) + " bytes, not " + std::to_string(wanted) + ": " + name.text());
+      return violation("a hit of " + std::to_string(result.bytes) + " bytes, not " + std::to_string(wanted) + ": " +
+                       name.text());
     }
     if (!buffers.holds(name, *expected.live, offset, wanted)) violation("WRONG BYTES of " + name.text());
     return;
@@ -422,7 +426,8 @@ void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult
   }
   if (result.status != ItemStatus::kError) return violation(std::string("a get ended as ") + text_of(result.status));
   // Answers to the caller's own doing: a bad argument, a cancel, a deadline.
-  const bool asked_for = result.code == Code::kInvalid || result.code == Code::kCanceled || result.code == Code::kTimeout;
+  const bool asked_for =
+      result.code == Code::kInvalid || result.code == Code::kCanceled || result.code == Code::kTimeout;
   if (!excused && !asked_for) violation("an error (" + pending.job->error_text(item) + ") for " + name.text());
 }
 
@@ -457,7 +462,8 @@ ItemResult SimStore::get_part(const Name& name, uint64_t offset, uint64_t bytes,
   pending.parts.emplace_back(offset, bytes);
   pending.expected.push_back({records_[name].live, misses_allowed_});
   const Buffers& buffers = *pending.buffers[0];
-  const GetItem item{spaces_[name.space], name.salt, name.key, buffers.segments(), buffers.segment_count(), offset, bytes};
+  const GetItem item{spaces_[name.space],     name.salt, name.key, buffers.segments(),
+                     buffers.segment_count(), offset,    bytes};
   pending.job = store_->get({&item, 1}, {}, nullptr).value();
   return finish(pending)[0];
 }
@@ -557,7 +563,8 @@ void SimStore::judge_listing() {
   std::map<std::string, const Name*> unlisted;
   std::map<std::string, const Name*> known;
   for (const auto& [name, record] : records_) {
-    const std::string identity = identity_text(space_json(name.space), name.salt, format::make_stored_key(name.key).view());
+    const std::string identity =
+        identity_text(space_json(name.space), name.salt, format::make_stored_key(name.key).view());
     known[identity] = &name;
     if (record.live) unlisted[identity] = &name;
   }
@@ -590,7 +597,8 @@ void SimStore::reopen_and_judge() {
     uint64_t bytes = 1;
     for (const auto& [version, version_bytes] : record.bytes) bytes = std::max(bytes, version_bytes);
     Buffers buffers(bytes, {});
-    const GetItem item{spaces_[name.space], name.salt, name.key, buffers.segments(), buffers.segment_count(), 0, kWholeBlock};
+    const GetItem item{spaces_[name.space],     name.salt, name.key,   buffers.segments(),
+                       buffers.segment_count(), 0,         kWholeBlock};
     take_evictions();  // reclaim goes on meanwhile
     auto job = store_->get({&item, 1}, {}, nullptr);
     if (!job.ok() || !run_until([&] { return job.value()->done(); })) return violation("a get does not end");

@@ -52,7 +52,7 @@ bool is_payload(const Name& name, uint32_t version, uint64_t offset, const uint8
 // How a buffer lies in memory.
 struct Layout {
   uint32_t segments = 1;
-  uint32_t misaligned_bytes = 0;   // address % 4096 of each segment
+  uint32_t misaligned_bytes = 0;  // address % 4096 of each segment
 };
 
 // Segments with guard bytes before and after each, so that a write outside is seen.
@@ -79,11 +79,11 @@ class Buffers {
 struct SimSetup {
   uint64_t seed = 1;
   uint32_t devices = 1;
-  uint32_t regions = 12;             // of each device
+  uint32_t regions = 12;  // of each device
   uint64_t region_bytes = kMiB;
   uint64_t min_block_bytes = 16 * kKiB;
   device::SimDeviceOptions device;
-  StoreOptions store;                // clock, random, threaded and host are the harness's
+  StoreOptions store;  // clock, random, threaded and host are the harness's
 };
 
 struct PutHow {
@@ -122,7 +122,7 @@ class SimStore {
   ItemResult get_part(const Name& name, uint64_t offset, uint64_t bytes, const Layout& layout = {});
   std::vector<ItemResult> get_all(const std::vector<Name>& names, const Layout& layout = {});
   ItemResult erase(const Name& name);
-  void flush();        // must succeed unless the device has stopped
+  void flush();  // must succeed unless the device has stopped
   Status try_flush();
   // Every block ever put is read and judged, and so is the listing.
   void judge_all();
@@ -139,15 +139,17 @@ class SimStore {
       std::optional<uint32_t> live;
       bool may_miss = false;
     };
-    std::vector<Expected> expected;   // of gets, as of submission
+    std::vector<Expected> expected;  // of gets, as of submission
     std::vector<std::pair<uint64_t, uint64_t>> parts;
   };
   Pending start_put(const std::vector<std::pair<Name, uint64_t>>& blocks, const PutHow& how = {},
                     const SubmitOptions& options = {});
   Pending start_get(const std::vector<Name>& names, const Layout& layout = {}, const SubmitOptions& options = {});
   // Steps until the job is done; false: it hangs (a failure is recorded).
-  bool run(const Pending& pending) { return run_until([&] { return pending.job->done(); }); }
-  std::vector<ItemResult> finish(Pending& pending);    // runs, judges
+  bool run(const Pending& pending) {
+    return run_until([&] { return pending.job->done(); });
+  }
+  std::vector<ItemResult> finish(Pending& pending);  // runs, judges
 
   bool run_until(const std::function<bool()>& done, uint64_t virtual_limit_ns = 1'000'000'000'000);
   void run_idle();  // until nothing is left to do now; time stands still
@@ -167,7 +169,7 @@ class SimStore {
   std::unique_ptr<device::Device> make_device(uint32_t number);
   StoreOptions options() const;
 
-  BlockInfo describe(const Name& name);              // payload_bytes == 0: a miss
+  BlockInfo describe(const Name& name);  // payload_bytes == 0: a miss
   // Flips bits of a byte of the block's payload on the medium.
   void corrupt_payload(const Name& name, uint64_t byte = 0);
 
@@ -176,17 +178,17 @@ class SimStore {
   void allow_misses(bool allowed) { misses_allowed_ = allowed; }
   // Takes what the eviction feed says; returns it too.
   std::vector<Eviction> take_evictions();
-  void expect_gone(const Name& name);     // the caller knows that it is a miss now, whatever was acknowledged
+  void expect_gone(const Name& name);  // the caller knows that it is a miss now, whatever was acknowledged
   uint64_t known_blocks() const { return records_.size(); }
-  std::string context;                    // printed with each violation
+  std::string context;  // printed with each violation
 
  private:
   struct Record {
-    std::map<uint32_t, uint64_t> bytes;    // of each version put
-    std::set<uint32_t> possible;           // versions that may be on the device
-    std::optional<uint32_t> live;          // what a get must hit now
-    bool durable = false;                  // `live` must be there after a crash
-    bool erased = false;                   // deleted since the last flush
+    std::map<uint32_t, uint64_t> bytes;  // of each version put
+    std::set<uint32_t> possible;         // versions that may be on the device
+    std::optional<uint32_t> live;        // what a get must hit now
+    bool durable = false;                // `live` must be there after a crash
+    bool erased = false;                 // deleted since the last flush
   };
 
   void note_put(const Pending& pending, uint32_t item, const ItemResult& result);

@@ -357,9 +357,7 @@ TEST_F(SuperblockIo, AStoreWithUnknownReadOnlyFlagsIsNotClaimed) {
 TEST_F(SuperblockIo, OwnershipIsLostToAHigherEpochAnotherNonceOrAFormat) {
   write_store();
   const OwnerRecord mine = claim_device(io(), 0, stored_, host(0xa, 1), clock_).value().owner;
-  const auto code = [&](const OwnerRecord& record) {
-    return confirm_ownership(io(), 0, kDeviceBytes, record).code();
-  };
+  const auto code = [&](const OwnerRecord& record) { return confirm_ownership(io(), 0, kDeviceBytes, record).code(); };
   EXPECT_EQ(code(mine), Code::kOk);
   EXPECT_EQ(code({mine.epoch, mine.host, uuid_of(9)}), Code::kFenced);
   EXPECT_EQ(code({mine.epoch - 1, mine.host, mine.nonce}), Code::kFenced);
