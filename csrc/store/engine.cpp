@@ -18,6 +18,7 @@ namespace {
 
 constexpr uint64_t kTimeCheckNs = 20'000'000;
 constexpr uint64_t kIdleWaitNs = 1'000'000'000;
+constexpr uint64_t kDrainWaitNs = 1'000'000'000;
 constexpr uint32_t kPiecesAlways = 16;  // a window smaller than this many pieces would starve the device
 constexpr size_t kScanMax = 64;         // items looked past when the first ones' devices are full
 constexpr uint64_t kStoreShare = 10;    // stores keep at least one tenth
@@ -45,6 +46,7 @@ Engine::Engine(const StoreOptions& options, Setup setup, Catalog& catalog, Count
       window_pieces_(setup_.devices.size()) {}
 
 Engine::~Engine() {
+  stop();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -86,9 +88,14 @@ Status Engine::start() {
 
 void Engine::run() {
   while (!abandoned_.load(std::memory_order_acquire)) {
-    if (stopping_.load(std::memory_order_acquire) && idle() && pieces_in_flight() == 0) return;
+    if (stopping_.load(std::memory_order_acquire) && idle() && pieces_in_flight() == 0) break;
     turn(kIdleWaitNs);
   }
+  // Somebody may wait for these.
+  std::lock_guard lock(inbox_mutex_);
+  ended_ = true;
+  if (waiting_memory_request_) std::exchange(waiting_memory_request_, nullptr)(false);
+  if (memory_request_) std::exchange(memory_request_, nullptr)(false);
 }
 
 void Engine::stop() {
@@ -132,7 +139,13 @@ void Engine::wake() {
 Status Engine::set_memory(const MemoryMap& memory) {
   std::promise<Status> done;
   std::future<Status> outcome = done.get_future();
-  const auto apply = [&] {
+  const auto apply = [&](bool drained) {
+    if (!drained) {
+      // What the ring knows by number is not what callers have any more: slower, never wrong.
+      memory_ = MemoryMap{};
+      done.set_value(Status(Code::kBusy, "memory cannot be registered while requests are stuck in the device"));
+      return;
+    }
     MemoryMap map = memory;
     map.add(staging_.arena().data(), staging_.arena().size());
     Status status = queue_->register_buffers(map.pieces());
@@ -145,11 +158,12 @@ Status Engine::set_memory(const MemoryMap& memory) {
     done.set_value(std::move(status));
   };
   if (!options_.threaded) {
-    apply();
+    apply(true);
     return outcome.get();
   }
   {
     std::lock_guard lock(inbox_mutex_);
+    if (ended_) return Status(Code::kClosed, "the engine has ended");
     memory_request_ = apply;
   }
   wake();
@@ -159,13 +173,16 @@ Status Engine::set_memory(const MemoryMap& memory) {
 void Engine::take_inbox() {
   if (!inbox_filled_.exchange(false, std::memory_order_seq_cst)) return;
   std::vector<std::pair<std::vector<Item*>, bool>> batches;
-  std::function<void()> memory_request;
+  std::function<void(bool)> memory_request;
   {
     std::lock_guard lock(inbox_mutex_);
     batches.swap(inbox_);
     memory_request = std::exchange(memory_request_, nullptr);
   }
-  if (memory_request) waiting_memory_request_ = std::move(memory_request);
+  if (memory_request) {
+    waiting_memory_request_ = std::move(memory_request);
+    memory_wait_since_ns_ = clock_.monotonic_ns();
+  }
   for (auto& [items, stores] : batches) {
     std::deque<Item*>& list = stores ? stores_ : loads_;
     const int32_t priority = items.front()->job->options().priority;
@@ -275,9 +292,10 @@ Item* Engine::choose_item(bool& is_store) {
 bool Engine::fill() {
   bool any = false;
   if (waiting_memory_request_) {
-    // A ring takes new buffers only when no request uses the old ones: let the window drain first.
-    if (queue_->in_flight() != 0) return false;
-    std::exchange(waiting_memory_request_, nullptr)();
+    // A ring takes new buffers only when no request uses the old ones: let the window drain first, but not for ever.
+    const bool drained = queue_->in_flight() == 0;
+    if (!drained && clock_.monotonic_ns() - memory_wait_since_ns_ < kDrainWaitNs) return false;
+    std::exchange(waiting_memory_request_, nullptr)(drained);
     any = true;
   }
   while (free_pieces_ != nullptr && queue_->in_flight() < queue_->depth()) {

@@ -192,11 +192,15 @@ void BatchJob::fail_item(uint32_t item, Code code, std::string error_text, int i
 
 void BatchJob::cancel() {
   if (done()) return;
+  const StoreCore::Call call(core_);
+  if (!call.status().ok()) return;
   for (auto& engine : core_.engines) engine->cancel(this, -1);
 }
 
 void BatchJob::cancel_item(uint32_t item) {
   if (done() || item >= items_.size()) return;
+  const StoreCore::Call call(core_);
+  if (!call.status().ok()) return;
   for (auto& engine : core_.engines) engine->cancel(this, item);
 }
 
@@ -217,14 +221,16 @@ void StoreCore::prefetch_done(const Item& item, bool read) {
 // ---- batches ---------------------------------------------------------------------------------------------------
 
 Result<SpaceId> Store::register_space(std::string_view canonical_json) {
-  KVS_TRY(core_->check_open());
+  const StoreCore::Call call(*core_);
+  KVS_TRY(call.status());
   return core_->spaces.add(canonical_json);
 }
 
 Result<JobRef> Store::put(std::span<const PutItem> items, const SubmitOptions& options,
                           std::shared_ptr<CompletionQueue> queue) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   size_t segments = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     const PutItem& put = items[i];
@@ -284,7 +290,8 @@ Result<JobRef> Store::put(std::span<const PutItem> items, const SubmitOptions& o
 Result<JobRef> Store::get(std::span<const GetItem> items, const SubmitOptions& options,
                           std::shared_ptr<CompletionQueue> queue) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   size_t segments = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     KVS_TRY(check_key(items[i].key, items[i].salt));
@@ -333,7 +340,8 @@ Result<JobRef> Store::get(std::span<const GetItem> items, const SubmitOptions& o
 Result<JobRef> Store::prefetch(std::span<const KeyRef> keys, const SubmitOptions& options,
                                std::shared_ptr<CompletionQueue> queue) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   for (const KeyRef& key : keys) {
     KVS_TRY(check_key(key.key, key.salt));
     if (core.spaces.find(key.space) == nullptr)
@@ -384,7 +392,8 @@ ItemResult Store::get_one(const GetItem& wanted) {
   const auto refuse = [](const Status& status) {
     return ItemResult{.status = ItemStatus::kError, .code = status.code(), .io_errno = status.io_errno()};
   };
-  if (Status status = core.check_open(); !status.ok()) return refuse(status);
+  const StoreCore::Call call(core);
+  if (!call.status().ok()) return refuse(call.status());
   const auto through_engine = [&]() -> ItemResult {
     Result<JobRef> job = get({&wanted, 1}, {}, nullptr);
     if (!job.ok()) return refuse(job.status());
@@ -448,7 +457,8 @@ void Store::touch(std::span<const KeyRef> keys) {
 }
 
 Result<std::vector<ItemResult>> Store::erase(std::span<const KeyRef> keys) {
-  KVS_TRY(core_->check_open());
+  const StoreCore::Call call(*core_);
+  KVS_TRY(call.status());
   const std::vector<Catalog::Key> resolved = fingerprints(*core_, keys);
   std::vector<ItemResult> results(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -472,7 +482,8 @@ Result<std::vector<ItemResult>> Store::erase(std::span<const KeyRef> keys) {
 
 Status Store::flush(uint64_t timeout_ns) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   const uint64_t started_ns = core.clock->monotonic_ns();
   Status first_error;
   for (auto& keeper : core.keepers) {  // each device, whatever becomes of the others
@@ -505,7 +516,8 @@ Status StoreCore::set_memory(const MemoryMap& map) {
 
 Result<void*> Store::allocate(uint64_t bytes) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   if (bytes == 0 || bytes > 1024 * kGiB) {
     return Status(Code::kInvalid, format_text("alloc of %llu bytes", static_cast<unsigned long long>(bytes)));
   }
@@ -521,18 +533,20 @@ Result<void*> Store::allocate(uint64_t bytes) {
 
 Status Store::release(void* memory) {
   StoreCore& core = *core_;
+  const StoreCore::Call call(core);
   std::lock_guard lock(core.memory_mutex);
   auto found = core.allocations.find(memory);
   if (found == core.allocations.end()) return Status(Code::kInvalid, "not memory of this pool, or released already");
   core.memory.remove(memory, found->second.size());
-  if (core.check_open().ok()) (void)core.set_memory(core.memory);
+  if (call.status().ok()) (void)core.set_memory(core.memory);
   core.allocations.erase(found);
   return {};
 }
 
 Status Store::register_memory(void* base, uint64_t bytes) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   if (!is_aligned(base, kPageBytes) || bytes == 0) {
     return Status(Code::kInvalid,
                   format_text("memory to register must start on a page: address %% 4096 is %llu, %llu bytes",
@@ -551,12 +565,13 @@ Status Store::register_memory(void* base, uint64_t bytes) {
 
 Status Store::unregister_memory(void* base) {
   StoreCore& core = *core_;
+  const StoreCore::Call call(core);
   std::lock_guard lock(core.memory_mutex);
   auto found = core.registrations.find(base);
   if (found == core.registrations.end()) return Status(Code::kInvalid, "this memory is not registered");
   core.memory.remove(base, found->second);
   core.registrations.erase(found);
-  if (core.check_open().ok()) return core.set_memory(core.memory);
+  if (call.status().ok()) return core.set_memory(core.memory);
   return {};
 }
 
@@ -566,14 +581,17 @@ std::unique_ptr<EvictionFeed> Store::subscribe_evictions(uint32_t limit) { retur
 
 std::vector<std::pair<std::string, double>> Store::numbers() const {
   const StoreCore& core = *core_;
+  const StoreCore::Call call(core);
   auto listed = core.counters.list();
   const auto catalog_numbers = core.catalog->numbers();
   listed.insert(listed.end(), catalog_numbers.begin(), catalog_numbers.end());
   uint64_t pieces = 0;
   uint64_t staging = 0;
-  for (const auto& engine : core.engines) {
-    pieces += engine->pieces_in_flight();
-    staging += engine->staging_out();
+  if (!core.torn_down.load()) {
+    for (const auto& engine : core.engines) {
+      pieces += engine->pieces_in_flight();
+      staging += engine->staging_out();
+    }
   }
   listed.emplace_back("pieces_in_flight", static_cast<double>(pieces));
   listed.emplace_back("staging_buffers_out", static_cast<double>(staging));
@@ -596,17 +614,23 @@ std::vector<std::pair<std::string, double>> Store::numbers() const {
 
 std::vector<std::pair<std::string, std::string>> Store::texts() const {
   const StoreCore& core = *core_;
+  const StoreCore::Call call(core);
   const char* verify = core.options.verify == Verify::kAlways      ? "always"
                        : core.options.verify == Verify::kFirstRead ? "first_read"
                                                                    : "off";
   std::string refusal;
   if (Status status = core.catalog->writable(); !status.ok()) refusal = status.to_string();
+  bool registered = false;
+  {
+    std::lock_guard lock(core_->memory_mutex);
+    registered = !core.memory.pieces().empty();
+  }
   return {
       {"verify", verify},
-      {"device_kind", core.devices.empty() ? "closed" : core.devices[0]->info().kind},
+      {"device_kind", core.torn_down.load() ? "closed" : core.devices[0]->info().kind},
       {"checksum_engine", checksum_engine()},
       {"pool_uuid", format::uuid_text(core.superblocks[0].pool_uuid)},
-      {"path", core.memory.pieces().empty() ? "unregistered" : "registered"},
+      {"path", registered ? "registered" : "unregistered"},
       {"write_refusal", refusal},
   };
 }
@@ -615,6 +639,8 @@ std::vector<format::Superblock> Store::superblocks() const { return core_->super
 
 std::vector<device::DeviceInfo> Store::devices() const {
   std::vector<device::DeviceInfo> infos;
+  const StoreCore::Call call(*core_);
+  if (core_->torn_down.load()) return infos;
   for (const auto& device : core_->devices) infos.push_back(device->info());
   return infos;
 }

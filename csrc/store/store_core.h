@@ -48,6 +48,7 @@ class StoreCore {
   uint64_t next_device = 0;  // round robin of puts
   bool closing = false;
   std::atomic<bool> open{false};
+  bool leaked = false;           // close() gave up: what the kernel or a caller may still touch is never freed (I11)
 
   std::mutex memory_mutex;
   MemoryMap memory;  // what callers registered
@@ -57,6 +58,25 @@ class StoreCore {
   Engine& engine_of(uint16_t device) { return *engines[device % engines.size()]; }
   // kClosed in a forked child or after close.
   Status check_open() const;
+
+  // Around every call that reaches engines, keepers or devices: close() tears them down only when no call is inside.
+  class Call {
+   public:
+    explicit Call(const StoreCore& core) : core_(core) {
+      // seq_cst: either close() sees this caller, or this caller sees that the store is closed.
+      core_.callers.fetch_add(1);
+      status_ = core_.check_open();
+    }
+    ~Call() { core_.callers.fetch_sub(1); }
+    Call(const Call&) = delete;
+    const Status& status() const { return status_; }
+
+   private:
+    const StoreCore& core_;
+    Status status_;
+  };
+  mutable std::atomic<uint32_t> callers{0};
+  std::atomic<bool> torn_down{false};  // engines, keepers and devices are gone, or are about to be
   Result<std::unique_ptr<device::BlockingIo>> make_io(uint16_t device);
   void job_finished(BatchJob& job);
   void prefetch_done(const Item& item, bool read);

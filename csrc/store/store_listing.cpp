@@ -80,7 +80,8 @@ bool is_live(StoreCore& core, const RegionView& view, const format::Descriptor& 
 
 Status Store::list_some_blocks(uint64_t& cursor, const VisitBlock& visit) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   // What was put but not committed is not on the device yet.
   if (cursor == 0 && !core.keepers.empty()) KVS_TRY(flush(core.options.io_timeout_ns));
   for (; cursor < core.catalog->region_count(); ++cursor) {
@@ -108,7 +109,8 @@ Status Store::list_blocks(const VisitBlock& visit) {
 
 Result<std::vector<BlockInfo>> Store::describe(std::span<const KeyRef> keys) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   if (!core.keepers.empty()) KVS_TRY(flush(core.options.io_timeout_ns));
   std::vector<BlockInfo> infos(keys.size());
   std::map<uint32_t, std::vector<std::pair<size_t, uint32_t>>> by_region;  // region -> (key, slot)
@@ -135,7 +137,8 @@ Result<std::vector<BlockInfo>> Store::describe(std::span<const KeyRef> keys) {
 
 Status Store::verify_block(const BlockInfo& info, const std::string& space_json) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   KVS_ASSIGN(const SpaceId space, core.spaces.add(space_json));
   const uint32_t number = core.catalog->region_number(info.device, RegionId{info.region});
   if (!core.catalog->pin_region(number, Generation{info.generation})) {
@@ -177,7 +180,8 @@ Status Store::verify_block(const BlockInfo& info, const std::string& space_json)
 
 Status Store::drop_block(const BlockInfo& info, const std::string& space_json) {
   StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
   KVS_TRY(core.catalog->writable());
   KVS_ASSIGN(const SpaceId space, core.spaces.add(space_json));
   format::StoredKey key;

@@ -28,6 +28,7 @@ constexpr uint32_t kMetadataQueueDepth = 64;
 constexpr uint32_t kPayloadQueueDepth = 256;
 constexpr uint32_t kRecoveryThreads = 2;
 constexpr uint64_t kCloseStepNs = 1'000'000;
+constexpr uint64_t kCancelGraceNs = 100'000'000;  // for what was canceled, and callers inside, to end
 constexpr uint64_t kTrimFromBytes = 16 * kMiB;
 
 // This host, in every store it opens: from /etc/machine-id, hashed so that the id itself is not published.
@@ -210,6 +211,21 @@ Status start_threads(StoreCore& core) {
   return {};
 }
 
+Status outstanding(StoreCore& core, uint64_t timeout_ns) {
+  std::string names;
+  uint32_t count = 0;
+  for (auto& engine : core.engines) {
+    for (const std::string& name : engine->describe_in_flight()) {
+      if (++count <= 4) names += (names.empty() ? "" : "; ") + name;
+    }
+  }
+  std::lock_guard lock(core.jobs_mutex);
+  return Status(Code::kTimeout,
+                format_text("%zu jobs and %u requests were outstanding after %.1f s (%s); their buffers are leaked on "
+                            "purpose, since the device may still write them",
+                            core.jobs.size(), count, static_cast<double>(timeout_ns) / 1e9, names.c_str()));
+}
+
 }  // namespace
 
 Status StoreCore::check_open() const {
@@ -218,7 +234,7 @@ Status StoreCore::check_open() const {
                   "this process was forked from the one that opened the store: open a store of its own, "
                   "after the parent has closed it");
   }
-  if (!open.load(std::memory_order_acquire)) return Status(Code::kClosed, "the store is closed");
+  if (!open.load()) return Status(Code::kClosed, "the store is closed");
   return {};
 }
 
@@ -286,12 +302,8 @@ Store::~Store() {
     const Status status = close(0);
     if (!status.ok()) std::fprintf(stderr, "kvstore: closing: %s\n", status.to_string().c_str());
   }
-  for (auto& engine : core_->engines) {
-    if (engine->pieces_in_flight() == 0) continue;
-    // I11: the kernel may still write what these pieces point to. Everything they hang on is leaked.
-    (void)core_.release();
-    return;
-  }
+  // I11: the kernel may still write what the pieces in flight point to. Everything they hang on is leaked.
+  if (core_->leaked) (void)core_.release();
 }
 
 Status Store::close(uint64_t timeout_ns) {
@@ -309,51 +321,48 @@ Status Store::close(uint64_t timeout_ns) {
     for (const auto& engine : core.engines) pieces = pieces || !engine->idle();
     return !core.jobs.empty() || pieces;
   };
-  while (busy() && core.clock->monotonic_ns() < until_ns) {
-    if (core.options.threaded) {
-      core.clock->sleep_ns(kCloseStepNs);
-    } else if (!step()) {
-      core.clock->sleep_ns(kCloseStepNs);
+  const auto wait_while = [&](const auto& condition, uint64_t end_ns) {
+    while (condition() && core.clock->monotonic_ns() < end_ns) {
+      if (core.options.threaded || !step()) core.clock->sleep_ns(kCloseStepNs);
     }
-  }
-  core.open.store(false, std::memory_order_release);
-
-  Status outcome;
+  };
+  wait_while(busy, until_ns);
   if (busy()) {
-    std::string names;
-    uint32_t count = 0;
-    for (auto& engine : core.engines) {
-      for (const std::string& name : engine->describe_in_flight()) {
-        if (++count <= 4) names += (names.empty() ? "" : "; ") + name;
-      }
+    // I11: what is in the device ends when the device says so. The rest is answered now: nobody waits for ever.
+    std::vector<JobRef> unfinished;
+    {
+      std::lock_guard lock(core.jobs_mutex);
+      for (const auto& [id, job] : core.jobs) unfinished.push_back(job);
     }
-    outcome = Status(Code::kTimeout,
-                     format_text("%zu jobs and %u requests were outstanding after %.1f s (%s); their buffers "
-                                 "are leaked on purpose, since the device may still write them",
-                                 core.jobs.size(), count, static_cast<double>(timeout_ns) / 1e9, names.c_str()));
-    for (auto& engine : core.engines) engine->abandon();
+    for (JobRef& job : unfinished) job->cancel();
+    wait_while(busy, core.clock->monotonic_ns() + kCancelGraceNs);
   }
-  for (auto& engine : core.engines) engine->stop();
+  core.open.store(false);
+  const auto called = [&core] { return core.callers.load() != 0; };
+  wait_while(called, std::max(until_ns, core.clock->monotonic_ns() + kCancelGraceNs));
+
+  core.leaked = busy() || called();
+  for (auto& engine : core.engines) core.leaked ? engine->abandon() : engine->stop();
   for (auto& engine : core.engines) engine->join();
   for (auto& keeper : core.keepers) {
     keeper->stop();
     keeper->join();
   }
-  // With pieces outstanding the store stays marked unclean: the next open seals what this one left.
+  if (core.leaked) return outstanding(core, timeout_ns);  // stays marked unclean: the next open seals what this one left
+
+  Status outcome = core.catalog->usable();
   for (auto& keeper : core.keepers) {
-    if (!outcome.ok()) break;
-    if (Status usable = core.catalog->usable(); !usable.ok()) {
-      outcome = usable;
-      break;
-    }
-    outcome = keeper->close();
+    if (!core.catalog->usable().ok()) break;
+    Status closed = keeper->close();  // each device, whatever becomes of the others
+    if (outcome.ok()) outcome = std::move(closed);
   }
   if (const uint64_t lost = core.catalog->take_lost(); lost != 0 && outcome.ok()) {
     outcome = Status(Code::kDurabilityLost, format_text("%llu blocks that were reported written were lost before their "
                                                         "descriptor was on the device",
                                                         static_cast<unsigned long long>(lost)));
   }
-  if (outcome.code() == Code::kTimeout) return outcome;  // I11: ~Store leaks what is outstanding
+  core.torn_down.store(true);
+  while (called()) core.clock->sleep_ns(kCloseStepNs);  // numbers() and the like: none of them waits for anything
   core.keepers.clear();
   core.engines.clear();
   core.inline_readers.reset();
