@@ -9,10 +9,12 @@ cell is the median over repetitions.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench.core.engines import Engine, Measured, Work, all_engines
@@ -23,35 +25,51 @@ SIZES = {"64k": 64 * KIB, "256k": 256 * KIB, "1m": MIB, "8m": 8 * MIB, "32m": 32
 
 
 def cell(
-    place: str, path: str, rw: str, size: int, depth: int, arguments: argparse.Namespace, engines: list[Engine]
+    place: str,
+    paths: dict[str, str],
+    rw: str,
+    size: int,
+    depth: int,
+    arguments: argparse.Namespace,
+    engines: list[Engine],
 ) -> list[dict]:
     """One row for each engine: medians over the repetitions."""
     population = max(arguments.working_set // size, depth)
     count = max(min(arguments.bytes_per_repetition // size, 4096) // depth, 2) * depth
-    work = Work(
-        path=path,
-        rw=rw,
-        block_bytes=size,
-        depth=depth,
-        count=count,
-        population=population,
-        extra={"region_bytes": max(4 * size, 32 * MIB), "device_bytes": arguments.device_bytes},
-    )
+    extra = {"region_bytes": max(4 * size, 16 * MIB), "device_bytes": arguments.device_bytes}
+    work = {
+        engine.name: Work(
+            path=paths[engine.name],
+            rw=rw,
+            block_bytes=size,
+            depth=depth,
+            count=count,
+            population=population,
+            extra=extra,
+        )
+        for engine in engines
+    }
     runs: dict[str, list[Measured]] = {engine.name: [] for engine in engines}
     failed: dict[str, str] = {}
+
+    def attempt(engine: Engine, step: Callable[[], object]) -> None:
+        if engine.name in failed:
+            return
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - a competitor that cannot run is a row that says so
+            failed[engine.name] = f"{type(error).__name__}: {error}"
+
+    for engine in engines:
+        mine = work[engine.name]
+        attempt(engine, lambda engine=engine, mine=mine: engine.open(mine))
+        warm = dataclasses.replace(mine, count=min(count, 2 * depth))
+        attempt(engine, lambda engine=engine, warm=warm: engine.repetition(warm, arguments.repetitions))
     for repetition in range(arguments.repetitions):
         for engine in engines:
-            if engine.name in failed:
-                continue
-            try:
-                engine.open(work)  # each writes over the others' bytes: opened, filled and closed every time
-                try:
-                    engine.repetition(dataclasses.replace(work, count=min(count, 2 * depth)), 90)  # warm up
-                    runs[engine.name].append(engine.repetition(work, repetition))
-                finally:
-                    engine.close()
-            except Exception as error:  # noqa: BLE001 - a competitor that cannot run is a row that says so
-                failed[engine.name] = f"{type(error).__name__}: {error}"
+            attempt(engine, lambda e=engine, n=repetition: runs[e.name].append(e.repetition(work[e.name], n)))
+    for engine in engines:
+        attempt(engine, engine.close)
     rows = []
     limit = statistics.median(run.gb_per_s for run in runs[engines[0].name])
     for engine in engines:
@@ -94,9 +112,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--folder", default=".", help="of the file on disk")
     parser.add_argument("--json", type=Path, help="write every repetition here")
     arguments = parser.parse_args(argv)
-    arguments.device_bytes = 4096 * MIB
-    arguments.working_set = 1024 * MIB
-    arguments.bytes_per_repetition = 1024 * MIB
+    arguments.device_bytes = 1536 * MIB
+    arguments.working_set = 512 * MIB
+    arguments.bytes_per_repetition = 512 * MIB
     engines = all_engines()
     if arguments.engines:
         wanted = arguments.engines.split(",")
@@ -105,16 +123,20 @@ def main(argv: list[str]) -> int:
     print(" | ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
     rows: list[dict] = []
     for place in arguments.places.split(","):
-        opened = (
-            loop_on_memory(arguments.device_bytes)
-            if place == "ram"
-            else file_on_disk(arguments.device_bytes, arguments.folder)
-        )
-        with opened as path:
+        with contextlib.ExitStack() as stack:
+            # One for each engine, all alike, so that none has to be formatted and filled again for every repetition.
+            paths = {
+                engine.name: stack.enter_context(
+                    loop_on_memory(arguments.device_bytes)
+                    if place == "ram"
+                    else file_on_disk(arguments.device_bytes, arguments.folder)
+                )
+                for engine in engines
+            }
             for rw in arguments.rw.split(","):
                 for size in arguments.sizes.split(","):
                     for depth in arguments.depths.split(","):
-                        rows += cell(place, path, rw, SIZES[size], int(depth), arguments, engines)
+                        rows += cell(place, paths, rw, SIZES[size], int(depth), arguments, engines)
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1))
     return 0
