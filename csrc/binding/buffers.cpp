@@ -6,6 +6,7 @@
 #include <string>
 
 #include "binding/dlpack.h"
+#include "binding/gil.h"
 #include "store/types.h"
 
 namespace kvstore::binding {
@@ -58,6 +59,7 @@ std::string take_error_text() {
 }  // namespace
 
 Buffers::Block Buffers::add(nb::handle object, Access access, const Where& where) {
+  const Exposed exposed;  // methods of tensors and exporters run
   Block block;
   block.first = segments_.size();
   PyObject* const given = object.ptr();
@@ -229,6 +231,7 @@ void Buffers::add_dlpack(nb::handle object, Access access, const Where& where, P
 }
 
 void Buffers::release() {
+  const Exposed exposed;  // finalizers of the objects run
   // Taken out first: letting go may run Python code that comes back here.
   std::deque<Py_buffer> exports;
   std::vector<PyObject*> objects;

@@ -5,13 +5,14 @@
 
 #include <nanobind/stl/string.h>
 
+#include <array>
 #include <string>
 
 namespace kvstore::binding {
 namespace {
 
-// errors.from_core, set once at import. Leaked: exceptions are made until the very end of the interpreter.
-PyObject* exception_factory = nullptr;
+// errors._CLASSES, by code. Leaked: exceptions are made until the very end of the interpreter.
+std::array<PyObject*, static_cast<size_t>(Code::kCanceled) + 1> exception_classes{};
 
 void translate(const std::exception_ptr& thrown, void*) {
   try {
@@ -54,19 +55,43 @@ const char* code_word(Code code) {
 }
 
 nb::object make_exception(Code code, int io_errno, const std::string& message) {
-  if (exception_factory == nullptr) {
+  // A path that is not there: the operating system's answer rather than "no store here".
+  const Code classified = code == Code::kNotFound && io_errno != 0 ? Code::kIo : code;
+  const nb::handle type = exception_classes[static_cast<size_t>(classified)];
+  if (!type.is_valid()) {
     PyErr_SetString(PyExc_ImportError, ("kvstore._core is used without the package kvstore: " + message).c_str());
     throw nb::python_error();
   }
-  return nb::handle(exception_factory)(code_word(code), io_errno, message);
+  const bool is_os_error = PyObject_IsSubclass(type.ptr(), PyExc_OSError) == 1;
+  nb::object exception = is_os_error && io_errno != 0 ? type(io_errno, message) : type(message);
+  nb::setattr(exception, "code", nb::str(code_word(code)));
+  if (io_errno != 0) nb::setattr(exception, "errno", nb::int_(io_errno));
+  return exception;
 }
+
+namespace {
+
+Code code_of(const std::string& word) {
+  for (size_t code = 0; code < exception_classes.size(); ++code) {
+    if (word == code_word(static_cast<Code>(code))) return static_cast<Code>(code);
+  }
+  raise_type_error("there is no code " + word);
+}
+
+}  // namespace
 
 void bind_errors(nb::module_& module) {
   nb::register_exception_translator(translate);
-  module.def("_set_exception_factory", [](nb::callable factory) {
-    PyObject* const previous = exception_factory;
-    exception_factory = factory.release().ptr();
-    Py_XDECREF(previous);
+  module.def("_set_exception_classes", [](nb::dict classes) {
+    for (auto [word, type] : classes) {
+      PyObject*& place = exception_classes[static_cast<size_t>(code_of(nb::cast<std::string>(word)))];
+      PyObject* const previous = place;
+      place = nb::borrow(type).release().ptr();
+      Py_XDECREF(previous);
+    }
+  });
+  module.def("_make_exception", [](const std::string& code, int io_errno, const std::string& message) {
+    return make_exception(code_of(code), io_errno, message);
   });
 }
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Status to Python exception. The classes live in kvstore/errors.py, which hands this module one function that
-// makes the exception of (code, errno, message): the only conversion there is.
+// Status to Python exception. The classes live in kvstore/errors.py, which hands this module the class of each code:
+// the only conversion there is. Making one runs no Python code, see gil.h for why.
 
 #pragma once
 

@@ -15,7 +15,7 @@ namespace kvstore::binding {
 namespace {
 
 std::atomic<bool> exiting{false};
-std::atomic<uint32_t> taking{0};  // threads between their look at `exiting` and the GIL
+std::atomic<uint32_t> exposed{0};  // threads in an Exposed scope, or between their look at `exiting` and the GIL
 std::atomic<pid_t> exiting_thread{0};
 
 pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
@@ -24,23 +24,34 @@ pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
   for (;;) ::pause();
 }
 
+bool must_park() { return exiting.load(std::memory_order_seq_cst) && exiting_thread.load() != thread_id(); }
+
 }  // namespace
 
 void take_gil(PyThreadState* state) {
-  taking.fetch_add(1, std::memory_order_seq_cst);
-  if (exiting.load(std::memory_order_seq_cst) && exiting_thread.load() != thread_id()) {
-    taking.fetch_sub(1, std::memory_order_seq_cst);
+  exposed.fetch_add(1, std::memory_order_seq_cst);
+  if (must_park()) {
+    exposed.fetch_sub(1, std::memory_order_seq_cst);
     park();
   }
   PyEval_RestoreThread(state);
-  taking.fetch_sub(1, std::memory_order_seq_cst);
+  exposed.fetch_sub(1, std::memory_order_seq_cst);
 }
+
+void park_if_exiting() {
+  if (!must_park()) return;
+  PyEval_SaveThread();
+  park();
+}
+
+Exposed::Exposed() { exposed.fetch_add(1, std::memory_order_seq_cst); }
+Exposed::~Exposed() { exposed.fetch_sub(1, std::memory_order_seq_cst); }
 
 void begin_exit() {
   exiting_thread.store(thread_id());
   exiting.store(true, std::memory_order_seq_cst);
   // Those who looked before the store get their turn now, while the interpreter is whole.
-  for (int attempt = 0; attempt < 1000 && taking.load(std::memory_order_seq_cst) != 0; ++attempt) {
+  for (int attempt = 0; attempt < 1000 && exposed.load(std::memory_order_seq_cst) != 0; ++attempt) {
     PyThreadState* const state = PyEval_SaveThread();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     PyEval_RestoreThread(state);

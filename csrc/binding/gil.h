@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Leaving and re-entering the interpreter around calls that block.
+// Leaving and re-entering the interpreter around calls that block, and the end of the interpreter.
 //
-// Guarantees: while the interpreter exits, a thread that comes back from a blocking call never asks for the GIL
-// again. Python up to 3.13 would end such a thread with pthread_exit, whose forced unwinding through C++ frames
-// aborts the process (bpo-42969); it sleeps instead until the process is gone, as Python 3.14 does itself.
+// Python up to 3.13 ends a thread that asks for the GIL after the interpreter has begun to finalize with pthread_exit,
+// whose forced unwinding through C++ frames aborts the process (bpo-42969). Daemon threads are still there then.
+// Guarantees: once begin_exit() has returned, no thread but the exiting one runs in this module: those that come back
+// from a blocking call, and those that enter, sleep until the process is gone, as Python 3.14 makes them do itself.
 
 #pragma once
 
@@ -19,8 +20,20 @@ namespace kvstore::binding {
 // Gives the GIL back to `state`, or never returns once exit has begun (but on the thread that exits).
 void take_gil(PyThreadState* state);
 
-// From now on take_gil() parks other threads. Waits, bounded, until none is between its check and its GIL.
+// From now on other threads are parked. Waits, bounded, for those that are in an Exposed scope.
 void begin_exit();
+
+// Called first in every call from Python, with the GIL: gives it up and parks once exit has begun.
+void park_if_exiting();
+
+// A scope in which Python code may run, and so the GIL may be lost and asked for again, below C++ frames.
+class Exposed {
+ public:
+  Exposed();
+  ~Exposed();
+  Exposed(const Exposed&) = delete;
+  Exposed& operator=(const Exposed&) = delete;
+};
 
 // Runs Python's signal handlers when this is the main thread; throws what they raised.
 void check_signals();

@@ -41,6 +41,7 @@ const char* status_word(store::ItemStatus status) {
 }  // namespace
 
 void refuse_forked_child(uint64_t generation, const char* what) {
+  park_if_exiting();
   if (generation == device::fork_generation()) return;
   throw StatusError(Status(Code::kClosed, std::string(what) +
                                               " belongs to the parent process: a forked child may not use it; open "

@@ -20,7 +20,11 @@ namespace {
 
 nb::bytes to_bytes(const std::string& text) { return nb::bytes(text.data(), text.size()); }
 
-nb::object parse_json(const std::string& text) { return nb::module_::import_("json").attr("loads")(text); }
+nb::object parse_json(const std::string& text) {
+  park_if_exiting();
+  const Exposed exposed;
+  return nb::module_::import_("json").attr("loads")(text);
+}
 
 const char* reason_word(store::EvictionReason reason) {
   switch (reason) {

@@ -141,6 +141,9 @@ class Catalog {
   // a contender that saw no sign of us for two may by then own the device.
   void confirmed(uint16_t device);
   uint64_t confirmed_ns(uint16_t device);
+  // A payload did not verify: another owner may be writing. The keeper reads the claim back at once.
+  void doubt_ownership(uint16_t device);
+  bool take_ownership_doubt(uint16_t device);
 
   // ---- recovery (single-threaded, before the store is handed out) ----
   Index& index() { return index_; }
@@ -186,6 +189,7 @@ class Catalog {
     bool commit_wanted = false;
     bool reclaiming = false;
     uint64_t confirmed_ns = 0;
+    bool ownership_doubted = false;
   };
   using Completions = std::vector<std::pair<DurableWaiter, std::string>>;
 

@@ -451,6 +451,19 @@ uint64_t Catalog::confirmed_ns(uint16_t device) {
   return device_states_[device].confirmed_ns;
 }
 
+void Catalog::doubt_ownership(uint16_t device) {
+  {
+    std::lock_guard lock(mutex_);
+    device_states_[device].ownership_doubted = true;
+  }
+  wake_keeper(device);
+}
+
+bool Catalog::take_ownership_doubt(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  return std::exchange(device_states_[device].ownership_doubted, false);
+}
+
 // ---- dead bitmaps ----------------------------------------------------------------------------------------------
 
 std::optional<uint32_t> Catalog::next_bitmap(uint16_t device, format::DeadBitmap& copy) {

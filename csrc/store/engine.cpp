@@ -604,6 +604,7 @@ void Engine::finish_read(Item& item) {
   } else if (item.failure == Code::kCorrupt) {
     // I5: re-read once, then remove the entry if it is still there; a miss either way, unless an older copy is (I12).
     add(counters_.checksum_mismatches);
+    catalog_.doubt_ownership(item.place.device);
     item.pages.clear();
     if (!item.reread) return again();
     add(counters_.checksum_misses);

@@ -124,7 +124,7 @@ class Engine {
   std::function<void(bool)> memory_request_;          // from the inbox
   std::function<void(bool)> waiting_memory_request_;  // the engine's: until nothing is in flight, true, or given up
   uint64_t memory_wait_since_ns_ = 0;
-  bool ended_ = false;                            // the thread took its last request
+  bool ended_ = false;  // the thread took its last request
   std::atomic<bool> inbox_filled_{false};
 
   std::deque<Item*> loads_;

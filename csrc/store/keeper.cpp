@@ -408,7 +408,7 @@ Status Keeper::confirm() {
 
 void Keeper::heartbeat() {
   const uint64_t now_ns = clock_.monotonic_ns();
-  if (now_ns < next_heartbeat_ns_) return;
+  if (now_ns < next_heartbeat_ns_ && !catalog_.take_ownership_doubt(setup_.device_number)) return;
   if (next_heartbeat_ns_ != 0 && now_ns > next_heartbeat_ns_ + options_.heartbeat_ns / 2)
     add(counters_.heartbeats_late);
   next_heartbeat_ns_ = now_ns + options_.heartbeat_ns;

@@ -48,7 +48,10 @@ class StoreCore {
   uint64_t next_device = 0;  // round robin of puts
   bool closing = false;
   std::atomic<bool> open{false};
-  bool leaked = false;           // close() gave up: what the kernel or a caller may still touch is never freed (I11)
+  bool leaked = false;  // close() gave up: what the kernel or a caller may still touch is never freed (I11)
+
+  std::mutex listing_mutex;
+  std::vector<std::vector<std::unique_ptr<device::BlockingIo>>> listing_ios;  // by device
 
   std::mutex memory_mutex;
   MemoryMap memory;  // what callers registered
@@ -78,6 +81,9 @@ class StoreCore {
   mutable std::atomic<uint32_t> callers{0};
   std::atomic<bool> torn_down{false};  // engines, keepers and devices are gone, or are about to be
   Result<std::unique_ptr<device::BlockingIo>> make_io(uint16_t device);
+  // For the listing calls, which come many at a time: one io for each thread that is in such a call.
+  Result<std::unique_ptr<device::BlockingIo>> take_listing_io(uint16_t device);
+  void give_back_listing_io(uint16_t device, std::unique_ptr<device::BlockingIo> io);
   void job_finished(BatchJob& job);
   void prefetch_done(const Item& item, bool read);
   Status set_memory(const MemoryMap& map);

@@ -78,6 +78,25 @@ bool is_live(StoreCore& core, const RegionView& view, const format::Descriptor& 
 
 }  // namespace
 
+Result<std::unique_ptr<device::BlockingIo>> StoreCore::take_listing_io(uint16_t device) {
+  {
+    std::lock_guard lock(listing_mutex);
+    if (device < listing_ios.size() && !listing_ios[device].empty()) {
+      auto io = std::move(listing_ios[device].back());
+      listing_ios[device].pop_back();
+      return io;
+    }
+  }
+  return make_io(device);
+}
+
+void StoreCore::give_back_listing_io(uint16_t device, std::unique_ptr<device::BlockingIo> io) {
+  if (io->stuck_requests() != 0) return;  // destroyed: what is stuck in it stays its own (I11)
+  std::lock_guard lock(listing_mutex);
+  listing_ios.resize(devices.size());
+  listing_ios[device].push_back(std::move(io));
+}
+
 Status Store::list_some_blocks(uint64_t& cursor, const VisitBlock& visit) {
   StoreCore& core = *core_;
   const StoreCore::Call call(core);
@@ -144,8 +163,7 @@ Status Store::verify_block(const BlockInfo& info, const std::string& space_json)
   if (!core.catalog->pin_region(number, Generation{info.generation})) {
     return Status(Code::kStale, "the region was reclaimed since the block was listed");
   }
-  const auto verify = [&]() -> Status {
-    KVS_ASSIGN(auto io, core.make_io(info.device));
+  const auto verify = [&](device::BlockingIo& io) -> Status {
     AlignedBuffer buffer(std::min(align_up(info.payload_bytes, kPageBytes), 16 * kPieceBytes));
     std::vector<uint64_t> nodes;
     for (uint64_t done = 0; done < info.payload_bytes; done += buffer.size()) {
@@ -158,7 +176,7 @@ Status Store::verify_block(const BlockInfo& info, const std::string& space_json)
                            buffer.data() + offset,
                            {}});
       }
-      KVS_TRY(io->read_many(extents, buffer));
+      KVS_TRY(io.read_many(extents, buffer));
       for (const device::ReadExtent& extent : extents) {
         KVS_TRY(extent.status);
         const auto first = static_cast<uint64_t>(extent.target - buffer.data());
@@ -173,7 +191,9 @@ Status Store::verify_block(const BlockInfo& info, const std::string& space_json)
                               info.region, info.slot, static_cast<unsigned long long>(info.payload_bytes),
                               static_cast<unsigned long long>(info.offset_bytes)));
   };
-  const Status status = verify();
+  Result<std::unique_ptr<device::BlockingIo>> io = core.take_listing_io(info.device);
+  const Status status = io.ok() ? verify(*io.value()) : io.status();
+  if (io.ok()) core.give_back_listing_io(info.device, std::move(io).value());
   core.catalog->unpin_region(number);
   return status;
 }

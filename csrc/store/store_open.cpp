@@ -348,7 +348,8 @@ Status Store::close(uint64_t timeout_ns) {
     keeper->stop();
     keeper->join();
   }
-  if (core.leaked) return outstanding(core, timeout_ns);  // stays marked unclean: the next open seals what this one left
+  if (core.leaked)
+    return outstanding(core, timeout_ns);  // stays marked unclean: the next open seals what this one left
 
   Status outcome = core.catalog->usable();
   for (auto& keeper : core.keepers) {
@@ -366,6 +367,7 @@ Status Store::close(uint64_t timeout_ns) {
   core.keepers.clear();
   core.engines.clear();
   core.inline_readers.reset();
+  core.listing_ios.clear();
   core.devices.clear();
   return outcome;
 }
