@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What kvstore raises. A miss is a value, an error is one of these, a bug in the store is :class:`StoreFailed`.
 
-Each carries ``code`` (a word for programs), ``errno`` (0 when the operating system said nothing) and the message: what,
-where, the numbers, and the mend.
+Each carries ``code`` (a word for programs), ``errno`` (None when the operating system said nothing) and the message:
+what, where, the numbers, and the mend.
 """
 
 from __future__ import annotations
@@ -33,46 +33,33 @@ __all__ = [
 class KvStoreError(Exception):
     """Base of all errors of kvstore.
 
-    Parameters
+    Attributes
     ----------
-    message : what, where, the numbers, the mend.
-    code : a word for programs; each class has its own by default.
-    errno : of the system call that failed, or 0.
+    code : a word for programs.
+    errno : of the system call that failed; None when the operating system said nothing.
 
     Examples
     --------
     >>> try:
     ...     kvstore.open("/no/such/device")
     ... except kvstore.KvStoreError as error:
-    ...     print(type(error).__name__, error.errno)
-    DeviceError 2
+    ...     print(type(error).__name__, error.code, error.errno, error)
+    DeviceError not_found 2 /no/such/device: no such device or file
     """
 
+    # No class here has an __init__ of its own: the core makes exceptions while the interpreter exits, when no Python
+    # code can run on other threads any more.
     code: str = "failed"
-    errno: int | None
-
-    def __init__(self, message: str = "", code: str | None = None, errno: int = 0) -> None:
-        super().__init__(message)
-        self.message = message
-        self.errno = errno
-        if code is not None:
-            self.code = code
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> tuple[type[KvStoreError], tuple[str, str, int | None]]:
-        return type(self), (self.message, self.code, self.errno)
+    errno: int | None = None
 
 
-class DeviceError(KvStoreError, OSError):
+class DeviceError(OSError, KvStoreError):
     """The device or the operating system said no; ``errno`` says why. Also an ``OSError``."""
 
     code = "io"
 
-    def __init__(self, message: str = "", code: str | None = None, errno: int = 0) -> None:
-        OSError.__init__(self, errno, message)
-        KvStoreError.__init__(self, message, code, errno)
+    def __str__(self) -> str:
+        return self.strerror or super().__str__()
 
 
 class FormatError(KvStoreError):
@@ -129,14 +116,13 @@ class ClosedError(KvStoreError):
     code = "closed"
 
 
-class WaitTimeout(KvStoreError, TimeoutError):
+class WaitTimeout(TimeoutError, KvStoreError):
     """The wait ended, what was waited for goes on. Also a ``TimeoutError``."""
 
     code = "timeout"
 
-    def __init__(self, message: str = "", code: str | None = None, errno: int = 0) -> None:
-        OSError.__init__(self, errno, message)
-        KvStoreError.__init__(self, message, code, errno)
+    def __str__(self) -> str:
+        return self.strerror or super().__str__()
 
 
 class DurabilityLost(KvStoreError):
@@ -163,8 +149,9 @@ class CanceledError(KvStoreError):
     code = "canceled"
 
 
+# The only place where a status of the core becomes a class.
 _CLASSES: dict[str, type[KvStoreError]] = {
-    "not_found": FormatError,
+    "not_found": FormatError,  # with an errno, the path itself is missing: DeviceError
     "corrupt": CorruptionError,
     "stale": StaleError,
     "busy": BusyError,
@@ -181,14 +168,4 @@ _CLASSES: dict[str, type[KvStoreError]] = {
     "failed": StoreFailed,
     "canceled": CanceledError,
 }
-
-
-def from_core(code: str, errno: int, message: str) -> KvStoreError:
-    """The exception of a status of the core. The only place where one becomes the other."""
-    kind = _CLASSES.get(code, StoreFailed)
-    if code == "not_found" and errno != 0:
-        kind = DeviceError  # the path itself is missing
-    return kind(message, code, errno)
-
-
-_core._set_exception_factory(from_core)
+_core._set_exception_classes(_CLASSES)

@@ -27,10 +27,11 @@ class AlignedBuffer {
   explicit AlignedBuffer(size_t bytes) : bytes_(align_up(bytes, kPageBytes)) {
     // Hashing and copying through memory of 4 KiB pages runs at half the speed: one TLB miss for each.
     const bool large = bytes_ >= kHugePageBytes;
-    data_ = static_cast<uint8_t*>(std::aligned_alloc(large ? kHugePageBytes : kPageBytes, bytes_));
-    if (data_ == nullptr) throw std::bad_alloc();
+    void* memory = nullptr;
+    if (posix_memalign(&memory, large ? kHugePageBytes : kPageBytes, bytes_) != 0) throw std::bad_alloc();
+    data_ = static_cast<uint8_t*>(memory);
     if (large) madvise(data_, align_down(bytes_, kHugePageBytes), MADV_HUGEPAGE);
-    std::memset(data_, 0, bytes_);
+    if (bytes_ != 0) std::memset(data_, 0, bytes_);
   }
   AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {

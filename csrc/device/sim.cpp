@@ -120,7 +120,7 @@ struct Pending {
   SimRule rule;
   uint64_t ready_ns = 0;
   uint64_t flush_mark = 0;
-  uint64_t life = 0;      // of the disk at submit
+  uint64_t life = 0;      // of the disk when the queue was made
   uint64_t releases = 0;  // of the disk at submit
   bool submitted_stopped = false;
 };
@@ -159,6 +159,8 @@ class SimQueue final : public IoQueue {
     for (SimDevice* device : devices_) {
       const std::lock_guard<std::mutex> lock(device->disk()->registry_mutex);
       device->disk()->queues.push_back(this);
+      const std::lock_guard<std::recursive_mutex> disk_lock(device->disk()->mutex);
+      lives_.push_back(device->disk()->life);
     }
   }
 
@@ -182,10 +184,10 @@ class SimQueue final : public IoQueue {
       pending.ready_ns = device.clock().monotonic_ns() + device.options().latency_ns;
       const std::lock_guard<std::recursive_mutex> disk_lock(disk.mutex);
       pending.flush_mark = disk.medium.mark();
-      pending.life = disk.life;
+      pending.life = lives_[request->device_index];
       pending.releases = disk.releases;
       pending.submitted_stopped = disk.stopped;
-      if (!disk.stopped) pending.rule = disk.take_rule(*request);
+      if (!disk.stopped && pending.life == disk.life) pending.rule = disk.take_rule(*request);
       if (pending.rule.fault == SimFault::kStuck) ++disk.stuck_count;
     }
     pending_.push_back(pending);
@@ -399,6 +401,7 @@ class SimQueue final : public IoQueue {
   }
 
   const std::vector<SimDevice*> devices_;
+  std::vector<uint64_t> lives_;  // of each device's disk: after a power cut this queue is dead for ever
   const uint32_t depth_;
   mutable std::mutex mutex_;
   std::condition_variable wake_came_;

@@ -3,6 +3,7 @@
 
 #include "store/spaces.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace kvstore::store {
@@ -33,8 +34,8 @@ Fingerprint fingerprint_of(const FingerprintSecret& secret, const SpaceDigest& s
   data[0] = static_cast<char>(salt.size() & 0xff);
   data[1] = static_cast<char>(salt.size() >> 8);
   data[2] = key.is_digest ? 1 : 0;
-  std::memcpy(data + 3, salt.data(), salt.size());
-  std::memcpy(data + 3 + salt.size(), key.bytes, key.size);
+  char* const after_salt = std::copy(salt.begin(), salt.end(), data + 3);  // an empty view may be null: not memcpy
+  std::copy_n(key.bytes, key.size, after_salt);
   return siphash128(secret, {reinterpret_cast<const char*>(space.data()), space.size()},
                     {data, 3 + salt.size() + key.size});
 }

@@ -279,7 +279,7 @@ Result<JobRef> Store::put(std::span<const PutItem> items, const SubmitOptions& o
     item.parent = format::parent_hint(put.parent);
     item.depth = put.depth;
     item.meta_bytes = static_cast<uint8_t>(put.meta.size());
-    std::memcpy(item.meta, put.meta.data(), put.meta.size());
+    std::copy(put.meta.begin(), put.meta.end(), item.meta);
     item.place.device = static_cast<uint16_t>((device + i) % core.devices.size());
   }
   core.catalog->begin_puts(batch.items());

@@ -20,7 +20,7 @@ import pytest
 from python_support import IDENTITY, MIB, POOL, random_bytes
 
 import kvstore
-from kvstore import errors
+from kvstore import _core, errors
 from kvstore.testing import SimDisk
 
 # ---- the classes ----
@@ -38,7 +38,7 @@ def test_the_hierarchy_is_as_documented():
 
 @pytest.mark.parametrize("code", sorted(errors._CLASSES))
 def test_every_code_carries_code_errno_and_message_also_when_pickled(code):
-    error = errors.from_core(code, errno.EIO, "what: where, 5 bytes")
+    error = _core._make_exception(code, errno.EIO, "what: where, 5 bytes")
     assert type(error) in {errors._CLASSES[code], errors.DeviceError}
     for one in (error, pickle.loads(pickle.dumps(error))):
         assert type(one) is type(error)
