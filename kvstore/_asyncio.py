@@ -38,7 +38,7 @@ class LoopQueue:
                 loop.remove_reader(self._core.fileno())
 
     def _drain(self) -> None:
-        for job in self._core.drain(0xFFFFFFFF):
+        for job in self._core.drain(None):
             for future in self._waiting.pop(job, ()):
                 if not future.done():
                     future.set_result(None)

@@ -189,4 +189,4 @@ class CompletionQueue:
         -----
         Does not block.
         """
-        return [Job(core) for core in self._core.drain(0xFFFFFFFF if limit is None else limit)]
+        return [Job(core) for core in self._core.drain(limit)]

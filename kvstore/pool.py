@@ -74,7 +74,7 @@ class EvictionFeed:
 
     def drain(self, limit: int | None = None) -> list[Eviction]:
         """Take at most ``limit`` evictions (None: all there are). Does not block."""
-        return self._core.drain(0xFFFFFFFF if limit is None else limit)
+        return self._core.drain(limit)
 
     @property
     def overflowed(self) -> bool:

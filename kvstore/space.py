@@ -157,7 +157,7 @@ class Space:
         -----
         Blocking. The buffer is free again when this returns. One device write and one checksum pass.
         """
-        return self._core.put_one(self._id, key, value, parent, depth, salt, meta, durable, page_hashes)
+        return self._core.put_one(self._id, key, value, parent, depth, salt, meta, bool(durable), bool(page_hashes))
 
     def get(
         self, key: bytes, out: BlockBuffer, *, salt: bytes = b"", offset: int = 0, nbytes: int | None = None
@@ -239,7 +239,7 @@ class Space:
         Does not block. Trouble of single items is in their results.
         """
         core = self._core.put_many(
-            self._id, keys, values, parents, depths, salts, metas, chain, durable, page_hashes,
+            self._id, keys, values, parents, depths, salts, metas, bool(chain), bool(durable), bool(page_hashes),
             None if queue is None else queue._core, tag, deadline_ms, priority,
         )  # fmt: skip
         return Job(core)
@@ -344,14 +344,14 @@ class Space:
         No I/O: a block that does not verify when read is still a miss then. About 0.1 us a key. Counts as a use.
         """
         if isinstance(keys, bytes):
-            return self._core.contains(self._id, [keys], salts, pin)[0]
-        return self._core.contains(self._id, keys, salts, pin)
+            return self._core.contains(self._id, [keys], salts, bool(pin))[0]
+        return self._core.contains(self._id, keys, salts, bool(pin))
 
     def lookup(
         self, keys: Sequence[bytes], pin: bool = False, *, salts: bytes | Sequence[bytes | None] = b""
     ) -> list[int]:
         """Payload bytes of each block, or -1 where it is not there. Otherwise as :meth:`contains`."""
-        return self._core.lookup(self._id, keys, salts, pin)
+        return self._core.lookup(self._id, keys, salts, bool(pin))
 
     def match_prefix(
         self, keys: Sequence[bytes], pin: bool = False, *, salts: bytes | Sequence[bytes | None] = b""
@@ -368,7 +368,7 @@ class Space:
         -----
         No I/O; at most 0.3 ms for 1,000 keys. Counts as a use of the run, tail first.
         """
-        return self._core.match_prefix(self._id, keys, salts, pin)
+        return self._core.match_prefix(self._id, keys, salts, bool(pin))
 
     def unpin(self, keys: Sequence[bytes], *, salts: bytes | Sequence[bytes | None] = b"") -> None:
         """Undo one pin of each key. Keys that are not pinned are left alone. No I/O."""

@@ -131,6 +131,10 @@ uint64_t parse_u64(nb::handle object, const Where& where, uint64_t max) {
   return value;
 }
 
+uint32_t parse_limit(nb::handle object) {
+  return object.is_none() ? UINT32_MAX : static_cast<uint32_t>(parse_u64(object, {"limit"}, UINT32_MAX));
+}
+
 int32_t parse_i32(nb::handle object, const Where& where) {
   const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
   if (!number.is_valid()) {

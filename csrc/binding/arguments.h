@@ -82,6 +82,8 @@ class Texts {
 
 uint64_t parse_u64(nb::handle object, const Where& where, uint64_t max = UINT64_MAX);
 int32_t parse_i32(nb::handle object, const Where& where);
+// How many at most; None: all.
+uint32_t parse_limit(nb::handle object);
 // None: `fallback` for all. An int: for all. Else a sequence of `count`; its items may be None.
 std::vector<uint64_t> parse_u64s(nb::handle object, const char* name, size_t count, uint64_t fallback, uint64_t max);
 

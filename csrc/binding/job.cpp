@@ -286,7 +286,9 @@ False
   nb::class_<QueueHandle>(module, "QueueHandle", nb::is_final())
       .def(nb::init<>())
       .def("fileno", &QueueHandle::event_fd)
-      .def("drain", &QueueHandle::drain, nb::arg("limit"));
+      .def(
+          "drain", [](QueueHandle& self, nb::object limit) { return self.drain(parse_limit(limit)); },
+          nb::arg("limit").none());
 }
 
 }  // namespace kvstore::binding

@@ -257,16 +257,23 @@ Examples
       .def("fileno", [](FeedHandle& self) { return self.feed().event_fd(); })
       .def(
           "drain",
-          [](FeedHandle& self, uint32_t limit) {
+          [](FeedHandle& self, nb::object limit) {
             nb::list evictions;
-            for (store::Eviction& eviction : self.feed().drain(limit)) evictions.append(std::move(eviction));
+            for (store::Eviction& eviction : self.feed().drain(parse_limit(limit))) {
+              evictions.append(std::move(eviction));
+            }
             return evictions;
           },
-          nb::arg("limit"))
+          nb::arg("limit").none())
       .def("take_overflowed", [](FeedHandle& self) { return self.feed().take_overflowed(); });
 
   pool.def(
-      "evictions", [](PoolHandle& self, uint32_t limit) { return std::make_shared<FeedHandle>(self.store(), limit); },
+      "evictions",
+      [](PoolHandle& self, nb::object limit) {
+        const uint32_t undelivered = parse_limit(limit);
+        if (undelivered == 0) raise_invalid("limit is 0: such a feed would tell nothing");
+        return std::make_shared<FeedHandle>(self.store(), undelivered);
+      },
       nb::arg("limit"));
 }
 

@@ -386,6 +386,15 @@ def test_a_read_only_pool_reads_and_writes_nothing(pool_path):
         assert file.read() == before
 
 
+def test_the_owner_may_also_look_at_its_pool_read_only(pool_path):
+    with kvstore.open(pool_path) as owner:
+        owner.space(**IDENTITY).put(b"key", b"abc", durable=True)
+        with kvstore.open(pool_path, read_only=True) as pool:
+            assert pool is not owner
+            assert pool.space(**IDENTITY).get(b"key", bytearray(3)) == 3
+        assert not owner.closed
+
+
 def test_a_pool_of_two_devices_needs_both(tmp_path):
     paths = [str(tmp_path / name) for name in ("a.img", "b.img")]
     kvstore.format(paths, **POOL)

@@ -210,6 +210,15 @@ def test_pointer_and_length_are_a_value_and_an_out(file_space):
     assert memory.tobytes() == BYTES
 
 
+def test_rows_of_one_array_are_the_values_and_outs_of_a_batch(file_space):
+    values = np.arange(8 * 5000, dtype=np.uint32).reshape(8, 5000)
+    keys = np.frombuffer(random_bytes(8 * 32, 4), dtype=np.uint8).reshape(8, 32)
+    assert all(file_space.put_many(keys, values).wait())
+    outs = np.zeros_like(values)
+    assert all(file_space.get_many([row.tobytes() for row in keys], outs).wait())
+    assert np.array_equal(outs, values)
+
+
 def test_torch_cpu_tensors_of_any_type(file_space):
     torch = pytest.importorskip("torch", reason="torch is not installed")
     for dtype in (torch.uint8, torch.bfloat16, torch.float8_e4m3fn):

@@ -401,6 +401,19 @@ def test_absurd_allocations(file_pool):
         file_pool.register(memoryview(file_pool.alloc(8192))[64:4160])
 
 
+def test_absurd_limits(file_pool):
+    feed, queue = file_pool.evictions(), file_pool.queue()
+    for call in (feed.drain, queue.drain, file_pool.evictions):
+        for limit in (-1, 1 << 32):
+            with pytest.raises(errors.ConfigError, match=f"limit is {limit}"):
+                call(limit)
+        with pytest.raises(TypeError, match="limit is a str"):
+            call("1")
+    assert (feed.drain(0), queue.drain(0)) == ([], [])
+    with pytest.raises(errors.ConfigError, match="limit is 0"):
+        file_pool.evictions(0)
+
+
 def test_wrong_identities(file_pool):
     with pytest.raises(errors.ConfigError, match="at least one field"):
         file_pool.space()

@@ -80,27 +80,36 @@ def test_exit_by_an_exception_or_sys_exit_closes_too(pool_path, python):
         assert is_clean(pool_path)
 
 
-def test_exit_with_threads_that_wait_and_work_does_not_crash(pool_path, python):
+# Threads that end with the pool, and threads that go on calling until the process is gone.
+@pytest.mark.parametrize("after_close", ["return", "pass"])
+def test_exit_with_threads_that_wait_and_work_does_not_crash(pool_path, python, after_close):
     child = python(
         PRELUDE
         + """
+class Tensor:
+    nbytes = 1 << 16
+    def __init__(self):
+        import ctypes
+        self.memory = (ctypes.c_char * self.nbytes)()
+        self.pointer = ctypes.addressof(self.memory)
+    def is_contiguous(self):
+        return sum(range(20)) > 0
+    def data_ptr(self):
+        return self.pointer
 def work(number):
-    out = bytearray(1 << 16)
-    i = 0
-    while True:
-        space.put(b"%d-%d" % (number, i), b"x" * 65536)
-        space.get(b"%d-%d" % (number, i), out)
-        i += 1
-def quietly(number):
-    try:
-        work(number)
-    except kvstore.ClosedError:
-        pass
+    out = Tensor()
+    for i in range(1 << 30):
+        try:
+            space.put(b"%d-%d" % (number, i), b"x" * 65536)
+            space.get(b"%d-%d" % (number, i), out)
+            space.get_many([b"%d-%d" % (number, i)], [out]).wait()
+        except kvstore.ClosedError:
+            AFTER_CLOSE
 for number in range(4):
-    threading.Thread(target=quietly, args=(number,), daemon=True).start()
+    threading.Thread(target=work, args=(number,), daemon=True).start()
 while not space.contains(b"3-5"):
     time.sleep(0.001)
-""",
+""".replace("AFTER_CLOSE", after_close),
         pool_path,
     )
     assert finish(child) == (0, "")
