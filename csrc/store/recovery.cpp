@@ -4,7 +4,9 @@
 #include "store/recovery.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -22,15 +24,30 @@ struct RegionAge {
   uint64_t write_seq;
 };
 
-format::RegionHeader choose_header(const uint8_t* pair, const format::Superblock& superblock, RegionId region,
+// H0, H1 and the first dictionary block, which every life with a descriptor has written.
+constexpr uint32_t kScanPages = 3;
+
+struct ScannedPages {
+  const uint8_t* pages = nullptr;
+  std::array<bool, kScanPages> readable{};
+};
+
+bool ever_written(const uint8_t* page, const format::ExpectedBlock& expected) {
+  const auto header = format::read_block_header({page, kPageBytes}, expected);
+  return header.ok() || header.status().code() != Code::kNotFound;
+}
+
+format::RegionHeader choose_header(const ScannedPages& scanned, const format::Superblock& superblock, RegionId region,
                                    uint64_t& sequence, uint32_t& copy_to_write, bool& unreadable) {
   format::RegionHeader best;
-  unreadable = false;
   bool found = false;
   bool blank = true;
   for (uint32_t copy = 0; copy < 2; ++copy) {
-    auto decoded = format::decode_region_header({pair + copy * kPageBytes, kPageBytes}, superblock.store_uuid,
-                                                superblock.geometry, region, copy);
+    Result<format::RegionHeader> decoded = Status(Code::kIo, "not readable");
+    if (scanned.readable[copy]) {
+      decoded = format::decode_region_header({scanned.pages + copy * kPageBytes, kPageBytes}, superblock.store_uuid,
+                                             superblock.geometry, region, copy);
+    }
     if (!decoded.ok()) {
       blank = blank && decoded.status().code() == Code::kNotFound;
       if (!found) copy_to_write = copy;  // I4: overwrite the invalid copy first
@@ -47,8 +64,24 @@ format::RegionHeader choose_header(const uint8_t* pair, const format::Superblock
     sequence = std::max(sequence, header.sequence);
     found = true;
   }
+  // I12: headers that are gone without a trace look like those of a region never used, but for what follows them. Taken
+  // for new, it would begin again with a generation that its old descriptors have.
+  const format::ExpectedBlock dictionary{superblock.store_uuid, region, format::BlockKind::kDictionary, 0};
+  if (!found && blank) blank = scanned.readable[2] && !ever_written(scanned.pages + 2 * kPageBytes, dictionary);
   unreadable = !found && !blank;
   return best;
+}
+
+// What a read of all three could not give, page by page: one bad sector must not cost the other copy.
+Status read_singly(device::BlockingIo& io, uint64_t offset_bytes, uint8_t* target, std::array<bool, kScanPages>& readable) {
+  AlignedBuffer page(kPageBytes);
+  for (uint32_t i = 0; i < kScanPages; ++i) {
+    const Status status = io.read(0, offset_bytes + i * kPageBytes, page, kPageBytes);
+    if (status.code() == Code::kTimeout) return status;
+    readable[i] = status.ok();
+    if (status.ok()) std::memcpy(target + i * kPageBytes, page.data(), kPageBytes);
+  }
+  return {};
 }
 
 }  // namespace
@@ -60,26 +93,29 @@ Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock
   scan.header_sequences.resize(geometry.region_count);
   scan.header_copies.resize(geometry.region_count);
   scan.unreadable.resize(geometry.region_count);
-  const uint32_t batch = static_cast<uint32_t>(kHeaderBatchBytes / (2 * kPageBytes));
-  AlignedBuffer buffer(std::min<uint64_t>(geometry.region_count, batch) * 2 * kPageBytes);
+  constexpr uint64_t kScanBytes = kScanPages * kPageBytes;
+  const uint32_t batch = static_cast<uint32_t>(kHeaderBatchBytes / kScanBytes);
+  AlignedBuffer buffer(std::min<uint64_t>(geometry.region_count, batch) * kScanBytes);
   for (uint32_t first = 0; first < geometry.region_count; first += batch) {
     const uint32_t count = std::min(batch, geometry.region_count - first);
     std::vector<device::ReadExtent> extents;
     for (uint32_t i = 0; i < count; ++i) {
       extents.push_back(
-          {0, geometry.header_offset(RegionId{first + i}, 0), 2 * kPageBytes, buffer.data() + i * 2 * kPageBytes, {}});
+          {0, geometry.header_offset(RegionId{first + i}, 0), kScanBytes, buffer.data() + i * kScanBytes, {}});
     }
     KVS_TRY(io.read_many(extents, buffer));
     for (uint32_t i = 0; i < count; ++i) {
       const uint32_t number = first + i;
-      bool unreadable = !extents[i].status.ok();
-      if (!unreadable) {
-        scan.headers[number] = choose_header(extents[i].target, superblock, RegionId{number},
-                                             scan.header_sequences[number], scan.header_copies[number], unreadable);
+      ScannedPages scanned{extents[i].target, {true, true, true}};
+      if (!extents[i].status.ok()) {
+        KVS_TRY(read_singly(io, extents[i].offset_bytes, extents[i].target, scanned.readable));
       }
+      bool unreadable = false;
+      scan.headers[number] = choose_header(scanned, superblock, RegionId{number}, scan.header_sequences[number],
+                                           scan.header_copies[number], unreadable);
       scan.unreadable[number] = unreadable;
       const format::RegionHeader& header = scan.headers[number];
-      if (unreadable || header.generation.value == 0) continue;
+      if (unreadable || header.generation.value == 0 || header.state == RegionState::kFree) continue;
       ++scan.regions_used;
       scan.extent_bytes_sum += header.extent_bytes;
       scan.descriptors_max += header.state == RegionState::kSealed ? header.descriptor_count : header.slot_count;
@@ -134,7 +170,14 @@ class RegionLoader {
 
   Status load_batch(std::span<const RegionRequest> requests) {
     KVS_ASSIGN(std::vector<RegionContents> all, reader_.read_many(requests));
-    for (size_t i = 0; i < requests.size(); ++i) load_region(requests[i], all[i]);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      // Once more where a read failed: what cannot be read is a miss for the whole of this opening.
+      if (!all[i].status.ok()) {
+        KVS_ASSIGN(std::vector<RegionContents> again, reader_.read_many({&requests[i], 1}));
+        all[i] = std::move(again[0]);
+      }
+      load_region(requests[i], all[i]);
+    }
     return {};
   }
 
@@ -143,9 +186,12 @@ class RegionLoader {
     Region& region = catalog_.region(number);
     report_.bytes_read += contents.bytes_read;
     report_.blocks_skipped += contents.blocks_skipped;
-    if (scan_.unreadable[request.region.value]) {
+    const bool headers_lost = scan_.unreadable[request.region.value];
+    if (headers_lost || !contents.status.ok()) {
       region.state = RegionState::kQuarantined;
-      region.generation = Generation{contents.highest_generation};
+      if (headers_lost) region.generation = Generation{contents.highest_generation};
+      // I2: while nothing says which generation was the last there can be no next one.
+      if (headers_lost && !contents.status.ok()) region.quarantined_until_ns = UINT64_MAX;
       ++report_.regions_quarantined;
       return;
     }
@@ -245,10 +291,20 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
     region.slot_count = header.slot_count;
     region.header_sequence = scan.header_sequences[i];
     region.header_copy = scan.header_copies[i];
-    if (scan.unreadable[i] || header.generation.value != 0) used.push_back(i);
+    const bool empty = header.generation.value == 0 || header.state == RegionState::kFree;
+    if (scan.unreadable[i] || !empty) used.push_back(i);
+  }
+  // I12: where not all blocks find room it is the oldest regions that go without.
+  const bool crowded = catalog.index().size() + scan.descriptors_max > catalog.index().blocks_max();
+  if (crowded) {
+    const auto age = [&scan](uint32_t region) {
+      const format::RegionHeader& header = scan.headers[region];
+      return header.state == RegionState::kSealed ? header.max_write_seq : UINT64_MAX;
+    };
+    std::stable_sort(used.begin(), used.end(), [&age](uint32_t a, uint32_t b) { return age(a) > age(b); });
   }
 
-  threads = std::clamp<uint32_t>(threads, 1, static_cast<uint32_t>(used.size() / 64 + 1));
+  threads = crowded ? 1 : std::clamp<uint32_t>(threads, 1, static_cast<uint32_t>(used.size() / 64 + 1));
   std::vector<Status> outcomes(threads);
   std::vector<RecoveryReport> reports(threads);
   const auto work = [&](uint32_t worker) {
@@ -275,7 +331,7 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
     report.regions_quarantined += reports[worker].regions_quarantined;
     report.refused += reports[worker].refused;
   }
-  report.bytes_read += uint64_t{superblock.geometry.region_count} * 2 * kPageBytes;
+  report.bytes_read += uint64_t{superblock.geometry.region_count} * kScanPages * kPageBytes;
 
   if (report.regions_open_found == 0) return {};
   std::unique_ptr<device::BlockingIo> io;

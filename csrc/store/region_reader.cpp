@@ -85,6 +85,12 @@ void RegionReader::parse_dictionary(const RegionRequest& request, const uint8_t*
   for (uint32_t block = 0; block < dictionary_blocks(request); ++block) {
     const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kDictionary, block};
     const std::span<const uint8_t> page(pages + block * kPageBytes, kPageBytes);
+    if (request.generation.value == 0) {
+      // Both headers are lost: all that is asked is which lives there were (I12).
+      const auto header = format::read_block_header(page, expected);
+      if (header.ok()) contents.highest_generation = std::max(contents.highest_generation, header.value().generation);
+      continue;
+    }
     // Indexes count across blocks: after one that is missing no later string can be trusted to be the right one.
     if (!format::decode_dictionary_block(page, expected, request.generation.value, contents.dictionary).ok()) break;
     ++contents.dictionary_blocks;
@@ -104,6 +110,11 @@ void RegionReader::parse_bitmaps(const RegionRequest& request, const uint8_t* co
   const uint64_t copy_bytes = superblock_.geometry.bitmap_bytes();
   for (uint32_t copy = 0; copy < 2; ++copy) {
     const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kBitmap, copy};
+    if (request.generation.value == 0) {
+      const auto header = format::read_block_header({copies + copy * copy_bytes, copy_bytes}, expected);
+      if (header.ok()) contents.highest_generation = std::max(contents.highest_generation, header.value().generation);
+      continue;
+    }
     auto decoded = format::decode_bitmap({copies + copy * copy_bytes, copy_bytes}, expected, request.slot_count);
     if (!decoded.ok()) continue;
     const format::BlockHeader& header = decoded.value().header;
@@ -142,10 +153,11 @@ void RegionReader::parse_descriptors(const RegionRequest& request, const uint8_t
     }
     // I2: blocks of a lower generation are of an earlier life.
     if (!decoded.ok() || decoded.value().header.generation != request.generation.value) {
-      if (request.is_open && contents.full_blocks == block) continue;  // beyond what this life has written, mostly
       if (!request.is_open) ++contents.blocks_skipped;
       continue;
     }
+    // Of an open region most of the rest is not written yet; what lies before a good block is damaged.
+    if (request.is_open) contents.blocks_skipped += block - contents.full_blocks;
     contents.full_blocks = block + 1;
     keep_plausible(request, decoded.value().descriptors, contents, contents.descriptors);
   }
@@ -153,18 +165,25 @@ void RegionReader::parse_descriptors(const RegionRequest& request, const uint8_t
 
 void RegionReader::parse_tails(const RegionRequest& request, const uint8_t* pages, RegionContents& contents) {
   uint64_t newest = 0;
+  uint32_t number = 0;
   for (uint32_t copy = 0; copy < 2; ++copy) {
     const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kTail, 0, true};
     auto decoded = format::decode_descriptor_block({pages + copy * kPageBytes, kPageBytes}, expected);
     if (!decoded.ok()) continue;
     const format::BlockHeader& header = decoded.value().header;
     contents.highest_generation = std::max(contents.highest_generation, header.generation);
-    // A tail whose number has become a D block is contained in that block.
-    if (header.generation != request.generation.value || header.number != contents.full_blocks) continue;
-    if (header.sequence <= newest) continue;
+    // A tail whose number has become a D block is contained in that block. One that is further on is good whatever
+    // became of the blocks before it.
+    if (header.generation != request.generation.value || header.number < contents.full_blocks) continue;
+    if (header.sequence <= newest || header.number >= superblock_.geometry.descriptor_blocks()) continue;
     newest = header.sequence;
+    number = header.number;
     contents.tail.clear();
     keep_plausible(request, decoded.value().descriptors, contents, contents.tail);
+  }
+  if (newest != 0) {
+    contents.blocks_skipped += number - contents.full_blocks;
+    contents.full_blocks = number;
   }
   contents.descriptors.insert(contents.descriptors.end(), contents.tail.begin(), contents.tail.end());
 }
