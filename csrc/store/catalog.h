@@ -128,7 +128,8 @@ class Catalog {
   };
   // Which of the blocks were live here, and now are misses.
   std::vector<bool> evict(uint32_t region, std::span<const EvictedBlock> blocks);
-  void reclaimed(uint32_t region);
+  // Nothing lives there any more. Not ok: its header could not be written to say so; it is tried again later.
+  void reclaimed(uint32_t region, const Status& status);
   std::optional<uint32_t> next_bitmap(uint16_t device, format::DeadBitmap& copy);
   void bitmap_done(uint32_t region, const Status& status);
   // Dead bits that next_bitmap() does not hand out: flush() must not promise those deletes.

@@ -403,7 +403,7 @@ std::vector<bool> Catalog::evict(uint32_t number, std::span<const EvictedBlock> 
   return was_live;
 }
 
-void Catalog::reclaimed(uint32_t number) {
+void Catalog::reclaimed(uint32_t number, const Status& status) {
   uint16_t device = 0;
   bool unnamed = false;
   {
@@ -419,15 +419,21 @@ void Catalog::reclaimed(uint32_t number) {
       add(counters_.blocks_evicted, removed);
     }
     std::erase_if(superseded_, [&](const auto& copy) { return copy.second.region == number; });
-    region.state = RegionState::kFree;
-    region.quarantined_until_ns = 0;
     region.dead = {};
     region.bitmap_dirty = false;
-    device_states_[device].free.push_back(number);
     device_states_[device].reclaiming = false;
+    if (status.ok()) {
+      region.state = RegionState::kFree;
+      region.quarantined_until_ns = 0;
+      device_states_[device].free.push_back(number);
+    } else {
+      region.state = RegionState::kQuarantined;
+      region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
+      note_failure_locked();
+    }
   }
   if (unnamed) evictions_.publish_unnamed();
-  add(counters_.regions_reclaimed);
+  if (status.ok()) add(counters_.regions_reclaimed);
   space_changed(device);
 }
 

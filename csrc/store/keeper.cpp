@@ -308,7 +308,16 @@ bool Keeper::reclaim_one() {
   if (!victim) return false;
   // A region whose descriptors cannot be read is reclaimed all the same: the catalog finds its entries by walking.
   if (!evict_region(*victim).ok()) add(counters_.read_errors);
-  catalog_.reclaimed(*victim);
+  // What was evicted may be put again elsewhere, deleted and flushed, and must not come back out of this region after a
+  // crash before its next life.
+  Region& region = catalog_.region(*victim);
+  format::RegionHeader header;
+  header.generation = region.generation;
+  header.state = RegionState::kFree;
+  const Status status = write_header(region, header);
+  if (!status.ok()) add(counters_.write_errors);
+  catalog_.reclaimed(*victim, status);
+  hold_if_unknown(*victim, status);
   return true;
 }
 

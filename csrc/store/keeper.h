@@ -9,7 +9,8 @@
 //   commit   flush (I1) -> dictionary blocks (I10) -> full D blocks -> tail copy (I4), all durable
 //   open     confirm ownership -> header copy -> other copy (I2), then payload may be written
 //   seal     last partial block into its D place -> header copy
-//   reclaim  read back who lived there -> misses -> wait for readers (I3) -> free, at the end of the queue (I7)
+//   reclaim  read back who lived there -> misses -> header says free -> free, at the end of the queue (I7). Only a region
+//            without readers is chosen, and it takes no new ones (I3)
 // A crash between any two steps leaves what was acknowledged as durable readable.
 
 #pragma once
