@@ -475,6 +475,11 @@ bool SimStore::contains(const Name& name) {
   return bytes >= 0;
 }
 
+bool SimStore::is_live(const Name& name) const {
+  const auto found = records_.find(name);
+  return found != records_.end() && found->second.live.has_value();
+}
+
 // ---- deletes and flushes ---------------------------------------------------------------------------------------
 
 ItemResult SimStore::erase(const Name& name) {

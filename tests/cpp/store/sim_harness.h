@@ -126,7 +126,8 @@ class SimStore {
   Status try_flush();
   // Every block ever put is read and judged, and so is the listing.
   void judge_all();
-  bool contains(const Name& name);
+  bool contains(const Name& name);   // by lookup(): counts as a use
+  bool is_live(const Name& name) const;  // by the oracle: no use
 
   // ---- the same in halves ----
   struct Pending {
