@@ -248,7 +248,8 @@ TEST_F(Failures, I6_AfterNFailuresReadOnlyAndReadsGoOn) {
   const ItemResult refused = sim().put(key("refused"), 20'000);
   EXPECT_EQ(refused.status, ItemStatus::kError);
   EXPECT_TRUE(sim().get(key("kept")).succeeded());
-  const KeyRef kept = sim().ref(key("kept"));
+  const Name kept_name = key("kept");  // a KeyRef is a view
+  const KeyRef kept = sim().ref(kept_name);
   EXPECT_EQ(sim().store().erase({&kept, 1}).value()[0].status, ItemStatus::kError);
   bool told = false;
   for (const auto& [name, text] : sim().store().texts())

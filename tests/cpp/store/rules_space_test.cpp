@@ -86,7 +86,8 @@ TEST_F(Space, I3_ARegionWithAReadInFlightIsNotReused) {
 
 TEST_F(Space, I3_APinnedBlocksRegionIsNotReused) {
   sim().put(key("held"), 120 * kKiB, {.durable = true});
-  const KeyRef held = sim().ref(key("held"));
+  const Name held_name = key("held");  // a KeyRef is a view
+  const KeyRef held = sim().ref(held_name);
   EXPECT_EQ(sim().store().match_prefix({&held, 1}, true), 1u);
   EXPECT_GT(fill("x"), 0);
   EXPECT_TRUE(sim().get(key("held")).succeeded());

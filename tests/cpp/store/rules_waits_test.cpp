@@ -253,7 +253,8 @@ TEST_F(Waits, AClosedStoreRefusesEverything) {
   ASSERT_TRUE(store.close(1'000'000'000).ok());
   Buffers buffers(kMiB, {});
   const GetItem get{sim().space(0), {}, "a", buffers.segments(), 1, 0, kWholeBlock};
-  const KeyRef ref = sim().ref(key("a"));
+  const Name name = key("a");  // a KeyRef is a view
+  const KeyRef ref = sim().ref(name);
   PutItem put;
   put.space = sim().space(0);
   put.key = "b";
