@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 
 #include "binding/gil.h"
@@ -37,6 +38,11 @@ const char* verify_word(store::Verify verify) {
     case store::Verify::kOff: return "off";
   }
   return "always";
+}
+
+// The kernel refuses: no such feature, or the memory lock limit. The memory is used all the same, unregistered.
+bool only_unregistered(const Status& status) {
+  return status.code() == Code::kUnsupported || status.io_errno() == ENOMEM;
 }
 
 uint32_t parse_u32(nb::handle value, const char* name) {
@@ -241,7 +247,7 @@ Status PoolHandle::register_buffer(nb::object buffer) {
     raise_invalid("buffer is registered already");
   }
   Status status = without_gil([&] { return store->register_memory(memory.iov_base, memory.iov_len); });
-  if (!status.ok() && status.code() != Code::kUnsupported) throw StatusError(std::move(status));
+  if (!status.ok() && !only_unregistered(status)) throw StatusError(std::move(status));
   registered_[memory.iov_base] = std::move(held);
   return status;
 }
@@ -254,7 +260,7 @@ void PoolHandle::unregister_buffer(nb::object buffer) {
   const auto found = registered_.find(base);
   if (found == registered_.end()) raise_invalid("buffer is not registered");
   Status status = without_gil([&] { return store->unregister_memory(base); });
-  if (status.code() != Code::kUnsupported) check(std::move(status));  // it was never registered with a queue
+  if (!only_unregistered(status)) check(std::move(status));
   const std::unique_ptr<Buffers> held = std::move(found->second);
   registered_.erase(found);
 }

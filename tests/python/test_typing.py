@@ -23,7 +23,18 @@ def test_the_examples_have_the_types_they_say():
     pytest.importorskip("mypy", reason="mypy is not installed")
     root = EXAMPLES.parent.parent.parent
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--warn-unused-ignores", "--config-file", "", str(EXAMPLES)],
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--warn-unused-ignores",
+            "--config-file",
+            "",
+            "--cache-dir",
+            os.devnull,
+        ]
+        + [str(EXAMPLES)],
         env={**os.environ, "MYPYPATH": str(root)},
         cwd=EXAMPLES.parent,
         capture_output=True,
