@@ -134,7 +134,8 @@ void RegionReader::keep_plausible(const RegionRequest& request, std::span<const 
         format::is_plausible(descriptor, request.extent_bytes, request.slot_count, dictionary_size) &&
         contents.space_records[descriptor.space_index] != nullptr &&
         (descriptor.salt_index == format::kNoSalt ||
-         contents.dictionary[descriptor.salt_index].kind == format::DictionaryKind::kSalt);
+         (contents.dictionary[descriptor.salt_index].kind == format::DictionaryKind::kSalt &&
+          contents.dictionary[descriptor.salt_index].text.size() <= kSaltBytesMax));
     if (!plausible) continue;
     contents.max_write_seq = std::max(contents.max_write_seq, descriptor.write_seq);
     kept.push_back(descriptor);
