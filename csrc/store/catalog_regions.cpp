@@ -312,6 +312,7 @@ Eviction Catalog::eviction_of(const format::Descriptor& descriptor, SpaceId spac
 
 std::optional<uint32_t> Catalog::next_seal(uint16_t device) {
   std::lock_guard lock(mutex_);
+  if (!refusal_.ok()) return std::nullopt;  // offline: its headers may be another owner's by now
   for (uint32_t number : device_states_[device].open) {
     const OpenRegion& open = *regions_[number].open;
     // I7: metadata of a region with a write of unknown outcome is left alone.

@@ -176,6 +176,11 @@ Status Keeper::flush_device() {
 bool Keeper::commit() {
   std::vector<CommitWork> work = catalog_.take_commits(setup_.device_number);
   if (work.empty()) return false;
+  // Offline: the regions may have another owner by now, and a late write would destroy what it keeps there.
+  if (const Status usable = catalog_.usable(); !usable.ok()) {
+    for (CommitWork& one : work) catalog_.commit_done(std::move(one), usable, false);
+    return true;
+  }
   const bool any_payload =
       std::any_of(work.begin(), work.end(), [](const CommitWork& one) { return !one.descriptors.empty(); });
   // I1: one flush, after every payload of this round has completed, covers all its regions.
