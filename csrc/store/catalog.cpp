@@ -495,7 +495,9 @@ void Catalog::broken(const char* condition, const char* file, int line) noexcept
 #ifdef KVSTORE_ABORT_ON_ASSERT
   std::abort();
 #else
-  if (!broken_.exchange(true)) broken_text_ = format_text("invariant broken: %s (%s:%d)", condition, file, line);
+  if (broken_once_.exchange(true)) return;
+  broken_text_ = format_text("invariant broken: %s (%s:%d)", condition, file, line);
+  broken_.store(true);
 #endif
 }
 

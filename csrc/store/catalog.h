@@ -238,10 +238,11 @@ class Catalog {
   uint64_t live_bytes_ = 0;
   uint64_t lost_ = 0;
   uint32_t failures_ = 0;
-  Status write_refusal_;  // ok while writable
-  Status refusal_;        // ok while usable at all
+  Status write_refusal_;                  // ok while writable
+  Status refusal_;                        // ok while usable at all
+  std::atomic<bool> broken_once_{false};  // somebody writes broken_text_
+  std::string broken_text_;               // complete once broken_ is set
   std::atomic<bool> broken_{false};
-  std::string broken_text_;  // set before broken_
 };
 
 }  // namespace kvstore::store
