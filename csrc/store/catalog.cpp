@@ -171,17 +171,20 @@ void Catalog::pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& e
   auto found = pins_.find(fingerprint);
   if (found == pins_.end()) {
     if (pins_.size() >= options_.pins_max) return;  // bounded: an unpinned hit may become a miss, which is legal
-    found = pins_.emplace(fingerprint, Pin{0, entry.region, 0}).first;
+    pins_by_expiry_.push_back(fingerprint);
+    found = pins_.emplace(fingerprint, Pin{0, entry.region, 0, std::prev(pins_by_expiry_.end())}).first;
     ++regions_[entry.region].pins;
+  } else {
+    pins_by_expiry_.splice(pins_by_expiry_.end(), pins_by_expiry_, found->second.by_expiry);
   }
   ++found->second.count;
   found->second.expires_ns = clock_.monotonic_ns() + options_.pin_lease_ns;
-  pin_expiries_.emplace_back(found->second.expires_ns, fingerprint);
 }
 
 void Catalog::release_pin_locked(std::unordered_map<Fingerprint, Pin, FingerprintHash>::iterator pin) {
   KVS_ASSERT(regions_[pin->second.region].pins != 0);
   --regions_[pin->second.region].pins;
+  pins_by_expiry_.erase(pin->second.by_expiry);
   pins_.erase(pin);
 }
 
@@ -230,10 +233,9 @@ void Catalog::touch(std::span<const Key> keys) {
 void Catalog::expire_pins() {
   std::lock_guard lock(mutex_);
   const uint64_t now_ns = clock_.monotonic_ns();
-  while (!pin_expiries_.empty() && pin_expiries_.front().first <= now_ns) {
-    auto found = pins_.find(pin_expiries_.front().second);
-    pin_expiries_.pop_front();
-    if (found == pins_.end() || found->second.expires_ns > now_ns) continue;
+  while (!pins_by_expiry_.empty()) {
+    auto found = pins_.find(pins_by_expiry_.front());
+    if (found->second.expires_ns > now_ns) break;
     add(counters_.pins_expired, found->second.count);
     release_pin_locked(found);
   }

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -179,6 +180,7 @@ class Catalog {
     uint32_t count = 0;
     uint32_t region = 0;
     uint64_t expires_ns = 0;
+    std::list<Fingerprint>::iterator by_expiry;
   };
   struct DeviceState {
     std::deque<uint32_t> free;     // first emptied, last reused (I7)
@@ -231,7 +233,7 @@ class Catalog {
   std::vector<DeviceState> device_states_;
   std::unordered_map<Fingerprint, PendingPut, FingerprintHash> pending_puts_;
   std::unordered_map<Fingerprint, Pin, FingerprintHash> pins_;
-  std::deque<std::pair<uint64_t, Fingerprint>> pin_expiries_;  // in order: every lease is equally long
+  std::list<Fingerprint> pins_by_expiry_;  // keys of pins_, next to expire first: every lease is equally long
   std::unordered_multimap<Fingerprint, IndexEntry, FingerprintHash> superseded_;
   uint64_t tick_ = 0;
   uint64_t write_count_ = 0;  // low 40 bits of write_seq
