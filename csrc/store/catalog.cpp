@@ -215,12 +215,19 @@ uint64_t Catalog::match_prefix(std::span<const Key> keys, bool pin) {
 }
 
 void Catalog::unpin(std::span<const Key> keys) {
-  std::lock_guard lock(mutex_);
-  for (const Key& key : keys) {
-    auto found = pins_.find(key.fingerprint);
-    // Unpinning twice, or after the lease ended, is not an error and never makes a count negative.
-    if (found != pins_.end() && --found->second.count == 0) release_pin_locked(found);
+  std::vector<bool> keeper_wanted(devices_.size());
+  {
+    std::lock_guard lock(mutex_);
+    for (const Key& key : keys) {
+      auto found = pins_.find(key.fingerprint);
+      // Unpinning twice, or after the lease ended, is not an error and never makes a count negative.
+      if (found == pins_.end() || --found->second.count != 0) continue;
+      const uint16_t device = regions_[found->second.region].device;
+      release_pin_locked(found);
+      if (!device_states_[device].wanted.empty()) keeper_wanted[device] = true;
+    }
   }
+  wake_keepers(keeper_wanted);  // a put waits for space and these regions may have become victims
 }
 
 void Catalog::touch(std::span<const Key> keys) {
@@ -290,9 +297,7 @@ void Catalog::begin_puts(std::span<Item> items) {
       }
     }
   }
-  for (uint16_t device = 0; device < keeper_wanted.size(); ++device) {
-    if (keeper_wanted[device]) wake_keeper(device);
-  }
+  wake_keepers(keeper_wanted);
   settle(std::move(completions), {});
 }
 
@@ -477,6 +482,12 @@ bool Catalog::drop_at(const Fingerprint& fingerprint, uint32_t number, SlotIndex
 }
 
 // ---- state -----------------------------------------------------------------------------------------------------
+
+void Catalog::wake_keepers(const std::vector<bool>& wanted) {
+  for (uint16_t device = 0; device < wanted.size(); ++device) {
+    if (wanted[device]) wake_keeper(device);
+  }
+}
 
 void Catalog::settle(Completions completions, std::vector<Eviction> evictions) {
   for (auto& [waiter, text] : completions) {

@@ -214,6 +214,7 @@ class Catalog {
   void poison_locked(uint32_t number, const std::string& why, Completions& completions,
                      std::vector<Eviction>& evictions);
   void note_failure_locked();
+  void wake_keepers(const std::vector<bool>& wanted);  // by device; without the mutex
   void settle(Completions completions, std::vector<Eviction> evictions);
   Eviction eviction_of(const format::Descriptor& descriptor, SpaceId space, const std::string& salt,
                        EvictionReason reason) const;
