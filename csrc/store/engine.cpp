@@ -149,11 +149,10 @@ Status Engine::set_memory(const MemoryMap& memory) {
     MemoryMap map = memory;
     map.add(staging_.arena().data(), staging_.arena().size());
     Status status = queue_->register_buffers(map.pieces());
-    memory_ = status.ok() ? std::move(map) : MemoryMap{};
-    if (!status.ok()) {
-      MemoryMap staging_only;
-      staging_only.add(staging_.arena().data(), staging_.arena().size());
-      if (queue_->register_buffers(staging_only.pieces()).ok()) memory_ = std::move(staging_only);
+    if (status.ok()) {
+      memory_ = std::move(map);
+    } else if (!queue_->register_buffers(memory_.pieces()).ok()) {
+      memory_ = MemoryMap{};  // not even what was registered before: slower, never wrong
     }
     done.set_value(std::move(status));
   };

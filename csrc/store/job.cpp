@@ -33,16 +33,18 @@ std::string Job::error_text(uint32_t item) const {
 
 void Job::finish() {
   JobRef keep(this);  // a waiter may drop the last reference the moment done_ is visible
-  std::shared_ptr<CompletionQueue> queue;
+  std::shared_ptr<CompletionQueue> queue = std::move(queue_);
   std::shared_ptr<CompletionQueue> notified;
   {
+    // Both locks: whoever saw wait() end finds the job in the queue.
+    std::unique_lock<std::mutex> queue_lock;
+    if (queue) queue_lock = std::unique_lock(queue->mutex_);
     std::lock_guard lock(mutex_);
-    queue = std::move(queue_);
     notified = std::move(notified_);
     done_.store(true, std::memory_order_release);
     finished_.notify_all();
+    if (queue) queue->push_locked(keep);
   }
-  if (queue) queue->push(keep);
   if (notified) notified->push(keep);
 }
 
@@ -70,6 +72,10 @@ CompletionQueue::~CompletionQueue() {
 
 void CompletionQueue::push(JobRef job) {
   std::lock_guard lock(mutex_);
+  push_locked(std::move(job));
+}
+
+void CompletionQueue::push_locked(JobRef job) {
   finished_.push_back(std::move(job));
   eventfd_write(event_fd_, 1);  // always: a foreign reader may have cleared it without draining
 }

@@ -109,7 +109,9 @@ class CompletionQueue {
   void push(JobRef job);
 
  private:
+  friend class Job;
   CompletionQueue() = default;
+  void push_locked(JobRef job);
   int event_fd_ = -1;
   std::mutex mutex_;
   std::deque<JobRef> finished_;

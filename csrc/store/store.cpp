@@ -509,7 +509,10 @@ Status StoreCore::set_memory(const MemoryMap& map) {
   Status first;
   for (auto& engine : engines) {
     const Status status = engine->set_memory(map);
-    if (first.ok() && !status.ok()) first = status;
+    if (!status.ok() && first.ok()) {
+      first = Status(Code::kUnsupported, "the memory stays unregistered (slower, never wrong): " + status.message(),
+                     status.io_errno());
+    }
   }
   return first;
 }

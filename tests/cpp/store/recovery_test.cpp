@@ -204,7 +204,8 @@ TEST_F(Recovery, I12_ARegionThatCannotBeReadAtAllIsNotReused) {
   uint64_t writes = 0;
   const uint64_t entry = geometry().entry_offset(region);
   sim().disk().set_observer([&](const device::IoRequest& request) {
-    writes += request.op == IoOp::kWrite && request.offset_bytes >= entry && request.offset_bytes < entry + geometry().entry_bytes;
+    writes += request.op == IoOp::kWrite && request.offset_bytes >= entry &&
+              request.offset_bytes < entry + geometry().entry_bytes;
   });
   for (int i = 0; i < 60; ++i) sim().put(key("fill " + std::to_string(i)), 300'000);
   sim().disk().set_observer(nullptr);

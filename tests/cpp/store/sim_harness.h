@@ -126,8 +126,10 @@ class SimStore {
   Status try_flush();
   // Every block ever put is read and judged, and so is the listing.
   void judge_all();
-  bool contains(const Name& name);   // by lookup(): counts as a use
+  bool contains(const Name& name);       // by lookup(): counts as a use
   bool is_live(const Name& name) const;  // by the oracle: no use
+  uint64_t live_bytes(const Name& name) const;
+  bool was_put(const Name& name) const { return records_.contains(name); }
 
   // ---- the same in halves ----
   struct Pending {
@@ -138,6 +140,7 @@ class SimStore {
     bool durable = false;
     struct Expected {
       std::optional<uint32_t> live;
+      std::multiset<uint32_t> in_flight;  // versions of puts not judged yet: visible or not
       bool may_miss = false;
     };
     std::vector<Expected> expected;  // of gets, as of submission
@@ -180,6 +183,7 @@ class SimStore {
   // Takes what the eviction feed says; returns it too.
   std::vector<Eviction> take_evictions();
   void expect_gone(const Name& name);  // the caller knows that it is a miss now, whatever was acknowledged
+  bool has_put_in_flight(const Name& name) const;
   uint64_t known_blocks() const { return records_.size(); }
   std::string context;  // printed with each violation
 
@@ -190,9 +194,12 @@ class SimStore {
     std::optional<uint32_t> live;        // what a get must hit now
     bool durable = false;                // `live` must be there after a crash
     bool erased = false;                 // deleted since the last flush
+    std::multiset<uint32_t> in_flight;   // versions of puts submitted and not judged
+    bool uncertain = false;              // evicted while a put was in flight: `live` may be a miss
   };
 
   void note_put(const Pending& pending, uint32_t item, const ItemResult& result);
+  Pending::Expected expectation(const Name& name) const;
   void judge_get(const Pending& pending, uint32_t item, const ItemResult& result);
   void judge_listing();
   void violation(const std::string& text) const;
