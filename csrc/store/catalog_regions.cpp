@@ -536,8 +536,9 @@ Region Catalog::snapshot(uint32_t number) {
   copy.pins = region.pins;
   copy.live = region.live;
   copy.dead = region.dead;
-  copy.descriptor_count = region.open ? region.open->committed() : region.descriptor_count;
-  copy.dictionary_count = region.open ? region.open->dictionary.blocks_used() : region.dictionary_count;
+  // Of an open region they are the keeper's and grow; a reader of one looks at every place.
+  copy.descriptor_count = region.open ? 0 : region.descriptor_count;
+  copy.dictionary_count = region.open ? 0 : region.dictionary_count;
   copy.unsealed_on_device = region.unsealed_on_device;
   copy.last_use_tick = region.last_use_tick;
   copy.quarantined_until_ns = region.quarantined_until_ns;

@@ -9,6 +9,7 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -34,7 +35,7 @@ class PrefetchCache {
   // Copies the staged block into the caller's segments and forgets it. False: not staged (yet), or another place.
   bool take(const Item& item);
 
-  uint64_t bytes() const { return bytes_; }
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct Block {
@@ -51,7 +52,7 @@ class PrefetchCache {
   std::mutex mutex_;
   List blocks_;  // oldest first
   std::unordered_map<Fingerprint, List::iterator, FingerprintHash> by_fingerprint_;
-  uint64_t bytes_ = 0;
+  std::atomic<uint64_t> bytes_{0};  // written under the mutex
 };
 
 }  // namespace kvstore::store
