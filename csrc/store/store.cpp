@@ -459,16 +459,18 @@ void Store::touch(std::span<const KeyRef> keys) {
 Result<std::vector<ItemResult>> Store::erase(std::span<const KeyRef> keys) {
   const StoreCore::Call call(*core_);
   KVS_TRY(call.status());
+  for (const KeyRef& key : keys) {  // all of them first: a refused batch deletes nothing
+    if (core_->spaces.find(key.space) == nullptr)
+      return Status(Code::kInvalid, "the space was not registered with this store");
+    KVS_TRY(check_key(key.key, key.salt));
+  }
   const std::vector<Catalog::Key> resolved = fingerprints(*core_, keys);
   std::vector<ItemResult> results(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
-    const SpaceRecord* record = core_->spaces.find(keys[i].space);
-    if (record == nullptr) return Status(Code::kInvalid, "the space was not registered with this store");
-    KVS_TRY(check_key(keys[i].key, keys[i].salt));
     Eviction eviction;
     if (core_->evictions.has_subscribers()) {
       const format::StoredKey key = format::make_stored_key(keys[i].key);
-      eviction = {.space = record->json,
+      eviction = {.space = core_->spaces.find(keys[i].space)->json,
                   .salt = std::string(keys[i].salt),
                   .key = std::string(key.view()),
                   .key_is_digest = key.is_digest,
