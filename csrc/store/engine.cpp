@@ -477,11 +477,11 @@ void Engine::free_piece(Piece& piece) {
 void Engine::finish_piece(Piece& piece) {
   Item& item = *piece.item;
   const bool is_put = item.job->kind() == JobKind::kPut;
+  if (piece.outcome == device::IoOutcome::kFailed) item.device_failed = true;  // I6: also of a put that was canceled
   if (piece.outcome == device::IoOutcome::kFailed && item.failure == Code::kOk) {
     const int64_t result = piece.request.result;
     item.failure = Code::kIo;
     item.failure_errno = result < 0 ? static_cast<int>(-result) : EIO;
-    item.device_failed = true;
     item.failure_text = format_text("%s failed: region %u slot %u of %s (offset %llu, %llu bytes): %s",
                                     is_put ? "write" : "read", item.place.region_id.value, item.place.slot.value,
                                     setup_.devices[piece.request.device_index]->info().path.c_str(),
@@ -612,7 +612,9 @@ void Engine::finish_read(Item& item) {
     if (another_copy) {
       const uint64_t wanted_end = item.wanted_offset + item.wanted_bytes;
       item.phase = ItemPhase::kWaiting;
+      const uint64_t counted_bytes = item.payload_bytes;  // in queued_load_bytes_
       catalog_.begin_reads({&item, 1}, Verify::kAlways);
+      queued_load_bytes_.fetch_add(item.payload_bytes - counted_bytes, std::memory_order_relaxed);  // may be less
       if (item.phase == ItemPhase::kWaiting && item.payload_bytes >= wanted_end) return again();
       if (item.phase == ItemPhase::kWaiting) catalog_.end_read(item);
     }
@@ -658,10 +660,10 @@ void Engine::apply_cancels() {
     auto* job = static_cast<BatchJob*>(cancel.job.get());
     for (Item& item : job->items()) {
       if (cancel.item >= 0 && cancel.item != item.number) continue;
-      if (item.phase == ItemPhase::kFinished || item.retired || local(item.place.device) >= setup_.devices.size())
-        continue;
+      if (local(item.place.device) >= setup_.devices.size()) continue;  // another engine's to read
+      if (item.phase == ItemPhase::kFinished || item.retired) continue;
       const bool is_put = job->kind() == JobKind::kPut;
-      if (!item.queued && item.pieces_in_flight == 0) continue;  // another engine's, or not handed over
+      if (!item.queued && item.pieces_in_flight == 0) continue;  // not handed over
       if (item.queued) {
         std::erase(is_put ? stores_ : loads_, &item);
         item.queued = false;
