@@ -151,11 +151,11 @@ void InFlight::sweep_some() {
   for (int looks = 0; looks < 2 && !jobs_.empty(); ++looks) {
     if (next_ == jobs_.end()) next_ = jobs_.begin();
     const auto here = next_++;
-    // The handle may be the last owner of objects whose end runs Python code: unlink it before it dies.
-    if ((*here)->done()) {
-      Jobs finished;
-      finished.splice(finished.begin(), jobs_, here);
-    }
+    if (!(*here)->complete()) continue;
+    // Giving the buffers back may run Python code that comes back here: unlink the handle before.
+    Jobs finished;
+    finished.splice(finished.begin(), jobs_, here);
+    finished.front()->done();
   }
 }
 
@@ -163,9 +163,10 @@ void InFlight::sweep_all() {
   Jobs finished;
   for (auto here = jobs_.begin(); here != jobs_.end();) {
     const auto job = here++;
-    if ((*job)->done()) finished.splice(finished.end(), jobs_, job);
+    if ((*job)->complete()) finished.splice(finished.end(), jobs_, job);
   }
   next_ = jobs_.end();
+  for (const std::shared_ptr<JobHandle>& job : finished) job->done();
 }
 
 void InFlight::abandon() {

@@ -58,7 +58,8 @@ class JobHandle {
   uint64_t tag() const { return job_->tag(); }
   uint32_t size() const { return job_->size(); }
   const void* key() const { return job_.get(); }
-  bool done();                     // gives the buffers back when it is
+  bool complete() const { return job_->done(); }
+  bool done();                     // the same; gives the buffers back when it is
   bool wait(uint64_t timeout_ns);  // without the GIL; signal handlers run meanwhile on the main thread
   void cancel(int64_t item);       // -1: all
   void notify(const QueueHandle& queue);
