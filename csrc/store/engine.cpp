@@ -151,8 +151,10 @@ Status Engine::set_memory(const MemoryMap& memory) {
     Status status = queue_->register_buffers(map.pieces());
     if (status.ok()) {
       memory_ = std::move(map);
-    } else if (!queue_->register_buffers(memory_.pieces()).ok()) {
-      memory_ = MemoryMap{};  // not even what was registered before: slower, never wrong
+    } else {
+      // What was registered and still may be: never what is being taken away, whose pages the caller frees next.
+      memory_.keep_only(map);
+      if (!queue_->register_buffers(memory_.pieces()).ok()) memory_ = MemoryMap{};  // slower, never wrong
     }
     done.set_value(std::move(status));
   };

@@ -29,6 +29,14 @@ class MemoryMap {
       return piece.iov_base >= base && piece.iov_base < static_cast<uint8_t*>(base) + bytes;
     });
   }
+  // Drops what is not in `other` too.
+  void keep_only(const MemoryMap& other) {
+    std::erase_if(pieces_, [&other](const iovec& piece) {
+      return std::none_of(other.pieces_.begin(), other.pieces_.end(), [&piece](const iovec& kept) {
+        return kept.iov_base == piece.iov_base && kept.iov_len == piece.iov_len;
+      });
+    });
+  }
   // Number of the buffer that wholly holds the run, or -1.
   int32_t find(const void* base, uint64_t bytes) const {
     auto after = std::upper_bound(pieces_.begin(), pieces_.end(), base,
