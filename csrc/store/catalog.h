@@ -105,7 +105,7 @@ class Catalog {
   Allocation allocate(Item& item, uint16_t device);
   // Payload written and hashed.
   void finish_put(Item& item);
-  // `device_failed`: a write failed, its region is sealed. `unknown`: the write may still land (I7).
+  // `device_failed`: a write failed, its region is sealed (I6).
   void fail_put(Item& item, bool allocated, bool device_failed, Code code, int io_errno, const std::string& text);
   // A payload or metadata write into the region is past the time-out, and has completed after all.
   void write_outcome_unknown(uint32_t region);

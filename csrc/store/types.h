@@ -145,12 +145,4 @@ struct Eviction {
   EvictionReason reason = EvictionReason::kReclaimed;
 };
 
-// A chunk of whole-store verification, as `check` runs it.
-struct CheckProgress {
-  uint64_t blocks_total = 0;
-  uint64_t blocks_checked = 0;
-  uint64_t blocks_bad = 0;
-  uint64_t bytes_checked = 0;
-};
-
 }  // namespace kvstore::store
