@@ -130,8 +130,4 @@ Result<std::unique_ptr<Device>> open_device(const std::string& path, const OpenO
 // Why io_uring is not usable here, or ok. Probed once per process by really setting up a ring.
 Status uring_available();
 
-// Closes every descriptor of every open device and ring in this process: called in a forked child, so that
-// the child does not keep the parent's locks alive (O_CLOEXEC covers exec).
-void close_all_in_forked_child();
-
 }  // namespace kvstore::device

@@ -11,8 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "device/device.h"
-
 namespace kvstore::device {
 namespace {
 
@@ -83,13 +81,6 @@ GuardedFd::~GuardedFd() {
   if (fd < 0) return;
   unregister_descriptor(fd);  // first: once closed, the number may be registered by another thread
   ::close(fd);
-}
-
-void close_all_in_forked_child() {
-  Registry& all = registry();
-  // A child made by a bare clone() may have copied the mutex locked; it has one thread, so go on without it.
-  std::unique_lock<std::mutex> lock(all.mutex, std::try_to_lock);
-  close_registered(all);
 }
 
 }  // namespace kvstore::device
