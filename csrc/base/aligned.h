@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// AlignedBuffer: owned, page-aligned, zeroed memory for direct I/O. release() gives the memory up without
-// freeing it, for the one case where the kernel may still write it (I11).
+// AlignedBuffer: owned, page-aligned, zeroed memory for direct I/O.
 
 #pragma once
 
@@ -45,10 +44,6 @@ class AlignedBuffer {
   uint8_t* data() { return data_; }
   const uint8_t* data() const { return data_; }
   size_t size() const { return bytes_; }
-  uint8_t* release() {
-    bytes_ = 0;
-    return std::exchange(data_, nullptr);
-  }
 
  private:
   void swap(AlignedBuffer& other) {
