@@ -539,6 +539,7 @@ Result<void*> Store::allocate(uint64_t bytes) {
 Status Store::release(void* memory) {
   StoreCore& core = *core_;
   const StoreCore::Call call(core);
+  if (core.forked()) return call.status();
   std::lock_guard lock(core.memory_mutex);
   auto found = core.allocations.find(memory);
   if (found == core.allocations.end()) return Status(Code::kInvalid, "not memory of this pool, or released already");
@@ -571,6 +572,7 @@ Status Store::register_memory(void* base, uint64_t bytes) {
 Status Store::unregister_memory(void* base) {
   StoreCore& core = *core_;
   const StoreCore::Call call(core);
+  if (core.forked()) return call.status();
   std::lock_guard lock(core.memory_mutex);
   auto found = core.registrations.find(base);
   if (found == core.registrations.end()) return Status(Code::kInvalid, "this memory is not registered");
@@ -588,6 +590,7 @@ std::vector<std::pair<std::string, double>> Store::numbers() const {
   const StoreCore& core = *core_;
   const StoreCore::Call call(core);
   auto listed = core.counters.list();
+  if (core.forked()) return listed;
   const auto catalog_numbers = core.catalog->numbers();
   listed.insert(listed.end(), catalog_numbers.begin(), catalog_numbers.end());
   uint64_t pieces = 0;
@@ -620,6 +623,7 @@ std::vector<std::pair<std::string, double>> Store::numbers() const {
 std::vector<std::pair<std::string, std::string>> Store::texts() const {
   const StoreCore& core = *core_;
   const StoreCore::Call call(core);
+  if (core.forked()) return {};
   const char* verify = core.options.verify == Verify::kAlways      ? "always"
                        : core.options.verify == Verify::kFirstRead ? "first_read"
                                                                    : "off";

@@ -59,6 +59,8 @@ class StoreCore {
   std::unordered_map<void*, uint64_t> registrations;
 
   Engine& engine_of(uint16_t device) { return *engines[device % engines.size()]; }
+  // In a child of the process that opened the store: its threads are not there, its mutexes may be copied locked.
+  bool forked() const;
   // kClosed in a forked child or after close.
   Status check_open() const;
 

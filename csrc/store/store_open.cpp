@@ -228,8 +228,10 @@ Status outstanding(StoreCore& core, uint64_t timeout_ns) {
 
 }  // namespace
 
+bool StoreCore::forked() const { return fork_generation != device::fork_generation(); }
+
 Status StoreCore::check_open() const {
-  if (fork_generation != device::fork_generation()) {
+  if (forked()) {
     return Status(Code::kClosed,
                   "this process was forked from the one that opened the store: open a store of its own, "
                   "after the parent has closed it");
@@ -293,9 +295,8 @@ Store::Store(std::unique_ptr<StoreCore> core) : core_(std::move(core)) {}
 
 Store::~Store() {
   if (core_ == nullptr) return;
-  if (core_->fork_generation != device::fork_generation()) {
-    // The threads are not in this process and the mutexes may be copied locked: nothing here can be torn down.
-    (void)core_.release();
+  if (core_->forked()) {
+    (void)core_.release();  // nothing here can be torn down
     return;
   }
   if (core_->open.load()) {
