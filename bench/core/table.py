@@ -64,7 +64,9 @@ def cell(
         mine = work[engine.name]
         attempt(engine, lambda engine=engine, mine=mine: engine.open(mine))
         warm = dataclasses.replace(mine, count=min(count, 2 * depth))
-        attempt(engine, lambda engine=engine, warm=warm: engine.repetition(warm, arguments.repetitions))
+        # Behind every block that the repetitions put: one put already would be present, and cost nothing.
+        behind = -(-arguments.repetitions * count // warm.count)
+        attempt(engine, lambda engine=engine, warm=warm, behind=behind: engine.repetition(warm, behind))
     for repetition in range(arguments.repetitions):
         for engine in engines:
             attempt(engine, lambda e=engine, n=repetition: runs[e.name].append(e.repetition(work[e.name], n)))
