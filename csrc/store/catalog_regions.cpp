@@ -420,14 +420,15 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
       add(counters_.blocks_evicted, removed);
     }
     std::erase_if(superseded_, [&](const auto& copy) { return copy.second.region == number; });
-    region.dead = {};
-    region.bitmap_dirty = false;
     device_states_[device].reclaiming = false;
     if (status.ok()) {
+      region.dead = {};
+      region.bitmap_dirty = false;
       region.state = RegionState::kFree;
       region.quarantined_until_ns = 0;
       device_states_[device].free.push_back(number);
     } else {
+      // Its blocks may be back after a crash, so deletes that wait for its bitmap still count.
       region.state = RegionState::kQuarantined;
       region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
       note_failure_locked();
