@@ -221,7 +221,8 @@ class Space:
         page_hashes : as put.
         queue : also put the finished job there.
         tag : 0 to 2**64 - 1, the caller's own; comes back as ``job.tag``.
-        deadline_ms : more than 0; items that cannot be done by then are refused at once, code ``"timeout"``.
+        deadline_ms : more than 0; for loads only. Blocks that cannot be read by then are refused at once, those that
+            are late are given up: code ``"timeout"``. A put takes none: it has no slower way to fall back on.
         priority : higher first among waiting jobs of the same kind.
 
         Returns

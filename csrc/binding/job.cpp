@@ -103,6 +103,9 @@ bool JobHandle::wait(uint64_t timeout_ns) {
     store::JobRef job = job_;
     without_gil([&] { return job->wait(slice); });
     if (sliced) check_signals();
+    if (job->abandoned() && !job->done()) {
+      check(Status(Code::kClosed, "the pool was closed while the device still had pieces of this job"));
+    }
     if (timeout_ns != UINT64_MAX) timeout_ns -= slice;
     if (!sliced) break;
   }

@@ -4,6 +4,7 @@
 #include "device/blocking_io.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <mutex>
@@ -17,6 +18,7 @@ namespace {
 // Progress is counted in these: a completion that ends inside a sector (the end of a file) is resumed from the
 // sector's start, since direct I/O cannot start elsewhere.
 constexpr uint64_t kSectorBytes = 512;
+constexpr uint64_t kWaitSliceNs = 100'000'000;  // how soon give_up() ends a wait
 
 uint64_t request_bytes(const IoRequest& request) {
   uint64_t bytes = 0;
@@ -103,6 +105,7 @@ struct BlockingIo::Impl {
   std::unique_ptr<IoQueue> queue;
   std::vector<Device*> devices;
   uint64_t timeout_ns = 0;
+  std::atomic<bool> giving_up{false};
   AlignedBuffer bounce;                       // source of writes: a stuck write keeps it, not the caller's memory
   std::vector<std::unique_ptr<Batch>> stuck;  // of operations that gave kTimeout
 
@@ -168,9 +171,15 @@ struct BlockingIo::Impl {
   Status wait_for(const Batch& batch, std::vector<Slot*>& completed_slots) {
     completed_slots.clear();
     while (completed_slots.empty()) {
-      KVS_ASSIGN(const uint32_t count, collect(timeout_ns, &batch, completed_slots));
+      uint64_t waited_ns = 0;
+      uint32_t count = 0;
+      while (count == 0 && waited_ns < timeout_ns && !(giving_up.load() && waited_ns != 0)) {
+        const uint64_t slice_ns = std::min(timeout_ns - waited_ns, kWaitSliceNs);
+        KVS_ASSIGN(count, collect(slice_ns, &batch, completed_slots));
+        waited_ns += slice_ns;
+      }
       if (count > 0) continue;
-      return Status(Code::kTimeout, format_text("no completion within %.1f s", static_cast<double>(timeout_ns) / 1e9));
+      return Status(Code::kTimeout, format_text("no completion within %.1f s", static_cast<double>(waited_ns) / 1e9));
     }
     return {};
   }
@@ -184,6 +193,9 @@ struct BlockingIo::Impl {
     // What is still stuck counts against the queue's depth.
     const uint32_t depth = queue->depth();
     const uint32_t stuck_now = stuck_requests();
+    if (stuck_now != 0 && giving_up.load()) {
+      return Status(Code::kTimeout, format_text("%u earlier requests are stuck in the device", stuck_now));
+    }
     if (stuck_now >= depth) {
       return Status(Code::kBusy, format_text("all %u requests of the queue are stuck in the device", depth));
     }
@@ -364,5 +376,9 @@ uint32_t BlockingIo::collect_stuck() {
   if (!impl_->stuck.empty()) (void)impl_->collect(0, nullptr, none);
   return impl_->stuck_requests();
 }
+
+void BlockingIo::set_timeout(uint64_t timeout_ns) { impl_->timeout_ns = timeout_ns; }
+
+void BlockingIo::give_up() { impl_->giving_up.store(true); }
 
 }  // namespace kvstore::device

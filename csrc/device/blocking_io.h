@@ -46,6 +46,13 @@ class BlockingIo {
   Status read_many(std::span<ReadExtent> extents, AlignedBuffer& buffer);
 
   uint32_t stuck_requests() const;
+
+  // For the operations that begin from now on.
+  void set_timeout(uint64_t timeout_ns);
+
+  // From now on a wait ends, with kTimeout, as soon as nothing completes for a tenth of a second, and an operation
+  // whose device has a stuck request fails at once. Any thread.
+  void give_up();
   // The same after taking what has completed meanwhile.
   uint32_t collect_stuck();
 

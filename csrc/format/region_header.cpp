@@ -13,6 +13,8 @@
 namespace kvstore::format {
 namespace {
 
+constexpr uint64_t kGenerationMax = uint64_t{1} << 62;
+
 // What follows the block header. Region, generation, sequence and owner epoch are in the block header.
 struct RegionHeaderDisk {
   uint64_t extent_bytes;
@@ -118,6 +120,11 @@ Result<RegionHeader> decode_region_header(std::span<const uint8_t> page, const U
   KVS_ASSIGN(const BlockHeader block, read_block_header(page, {store_uuid, region, BlockKind::kHeader, copy}));
   RegionHeaderDisk disk;
   std::memcpy(&disk, page.data() + sizeof(BlockHeader), sizeof(disk));
+  if (block.generation > kGenerationMax) {
+    // I2: a generation that could wrap would bring an earlier life back.
+    return Status(Code::kCorrupt,
+                  format_text("region %u, header copy %u: impossible generation", region.value, copy));
+  }
   if (const std::string why = doubt(disk, geometry); !why.empty()) {
     return Status(Code::kCorrupt, format_text("region %u, header copy %u: impossible ", region.value, copy) + why);
   }

@@ -149,10 +149,13 @@ bool Catalog::drop_corrupt(const Item& item) {
 
 bool Catalog::revive_superseded_locked(const Fingerprint& fingerprint) {
   // I12: of duplicates the highest write_seq wins, and if it fails its checksum the next is tried.
-  for (auto found = superseded_.find(fingerprint); found != superseded_.end() && found->first == fingerprint;
-       found = superseded_.find(fingerprint)) {
-    const IndexEntry entry = found->second;
-    superseded_.erase(found);
+  while (true) {
+    const auto [first, last] = superseded_.equal_range(fingerprint);
+    if (first == last) return false;
+    const auto next = std::max_element(
+        first, last, [](const auto& a, const auto& b) { return a.second.write_seq < b.second.write_seq; });
+    const IndexEntry entry = next->second.entry;
+    superseded_.erase(next);
     Region& region = regions_[entry.region];
     const bool valid = region.state == RegionState::kSealed &&
                        static_cast<uint32_t>(region.generation.value) == entry.generation_low &&
@@ -162,7 +165,6 @@ bool Catalog::revive_superseded_locked(const Fingerprint& fingerprint) {
     live_bytes_ += entry.payload_bytes;
     return true;
   }
-  return false;
 }
 
 // ---- index only ------------------------------------------------------------------------------------------------
@@ -420,6 +422,7 @@ void Catalog::mark_dead_locked(Region& region, SlotIndex slot) {
   if (region.dead.empty()) region.dead = format::DeadBitmap(region.slot_count);
   region.dead.set(slot);
   region.bitmap_dirty = true;
+  ++device_states_[region.device].bitmaps_dirty;
 }
 
 void Catalog::forget_entry_locked(IndexEntry* entry, bool mark_dead) {
@@ -454,9 +457,9 @@ ItemResult Catalog::erase(const Fingerprint& fingerprint, const Eviction& named)
     // An older copy must not come back when this one is gone.
     auto [first, last] = superseded_.equal_range(fingerprint);
     for (auto copy = first; copy != last; ++copy) {
-      Region& region = regions_[copy->second.region];
-      if (static_cast<uint32_t>(region.generation.value) == copy->second.generation_low) {
-        mark_dead_locked(region, SlotIndex{copy->second.slot});
+      Region& region = regions_[copy->second.entry.region];
+      if (static_cast<uint32_t>(region.generation.value) == copy->second.entry.generation_low) {
+        mark_dead_locked(region, SlotIndex{copy->second.entry.slot});
       }
     }
     superseded_.erase(first, last);

@@ -118,6 +118,7 @@ class Catalog {
   // ---- keeper of one device ----
   std::vector<CommitWork> take_commits(uint16_t device);
   void commit_done(CommitWork work, const Status& status, bool flush_failed);
+  bool wants_region(uint16_t device);  // somebody waits for one to be opened
   std::optional<OpenPlan> next_open(uint16_t device);
   void open_done(const OpenPlan& plan, const Status& status);
   std::optional<uint32_t> next_seal(uint16_t device);
@@ -193,6 +194,7 @@ class Catalog {
     bool reclaiming = false;
     uint64_t confirmed_ns = 0;
     bool ownership_doubted = false;
+    uint32_t bitmaps_dirty = 0;  // regions marked since the last walk: an idle keeper walks none
   };
   using Completions = std::vector<std::pair<DurableWaiter, std::string>>;
 
@@ -235,7 +237,7 @@ class Catalog {
   std::unordered_map<Fingerprint, PendingPut, FingerprintHash> pending_puts_;
   std::unordered_map<Fingerprint, Pin, FingerprintHash> pins_;
   std::list<Fingerprint> pins_by_expiry_;  // keys of pins_, next to expire first: every lease is equally long
-  std::unordered_multimap<Fingerprint, IndexEntry, FingerprintHash> superseded_;
+  std::unordered_multimap<Fingerprint, IndexBuilder::Candidate, FingerprintHash> superseded_;
   uint64_t tick_ = 0;
   uint64_t write_count_ = 0;  // low 40 bits of write_seq
   uint64_t live_bytes_ = 0;

@@ -111,6 +111,11 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
 
 // ---- opening ---------------------------------------------------------------------------------------------------
 
+bool Catalog::wants_region(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  return !device_states_[device].wanted.empty();
+}
+
 std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
   std::lock_guard lock(mutex_);
   DeviceState& state = device_states_[device];
@@ -419,7 +424,7 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
       region.live = 0;
       add(counters_.blocks_evicted, removed);
     }
-    std::erase_if(superseded_, [&](const auto& copy) { return copy.second.region == number; });
+    std::erase_if(superseded_, [&](const auto& copy) { return copy.second.entry.region == number; });
     device_states_[device].reclaiming = false;
     if (status.ok()) {
       region.dead = {};
@@ -476,7 +481,8 @@ bool Catalog::take_ownership_doubt(uint16_t device) {
 
 std::optional<uint32_t> Catalog::next_bitmap(uint16_t device, format::DeadBitmap& copy) {
   std::lock_guard lock(mutex_);
-  if (!write_refusal_.ok()) return std::nullopt;
+  DeviceState& state = device_states_[device];
+  if (!write_refusal_.ok() || state.bitmaps_dirty == 0) return std::nullopt;
   const uint32_t first = first_region_[device];
   for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
     Region& region = regions_[number];
@@ -486,6 +492,10 @@ std::optional<uint32_t> Catalog::next_bitmap(uint16_t device, format::DeadBitmap
     copy = region.dead;
     return number;
   }
+  state.bitmaps_dirty = 0;
+  for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
+    state.bitmaps_dirty += regions_[number].bitmap_dirty ? 1 : 0;  // left alone above
+  }
   return std::nullopt;
 }
 
@@ -493,6 +503,7 @@ void Catalog::bitmap_done(uint32_t number, const Status& status) {
   if (status.ok()) return;
   std::lock_guard lock(mutex_);
   regions_[number].bitmap_dirty = true;  // tried again with the next flush
+  ++device_states_[regions_[number].device].bitmaps_dirty;
   note_failure_locked();
 }
 
@@ -516,7 +527,7 @@ Status Catalog::bitmaps_left_alone(uint16_t device) {
 
 void Catalog::recovered(std::vector<IndexBuilder::Candidate> superseded, uint64_t live_bytes) {
   std::lock_guard lock(mutex_);
-  for (const IndexBuilder::Candidate& copy : superseded) superseded_.emplace(copy.entry.fingerprint, copy.entry);
+  for (const IndexBuilder::Candidate& copy : superseded) superseded_.emplace(copy.entry.fingerprint, copy);
   live_bytes_ = live_bytes;
   for (uint32_t number = 0; number < regions_.size(); ++number) {
     if (regions_[number].state == RegionState::kFree) device_states_[regions_[number].device].free.push_back(number);

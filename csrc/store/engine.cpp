@@ -23,7 +23,8 @@ constexpr uint32_t kPiecesAlways = 16;  // a window smaller than this many piece
 constexpr size_t kScanMax = 64;         // items looked past when the first ones' devices are full
 constexpr uint64_t kStoreShare = 10;    // stores keep at least one tenth
 constexpr uint32_t kCompletedMax = 32;  // collected per poll
-constexpr uint32_t kShareMin = 4;       // fewer in flight are waited for one by one
+constexpr uint64_t kLongWaitNs = 1'000'000;
+constexpr uint32_t kShareMin = 4;  // fewer in flight are waited for one by one
 constexpr uint64_t kSmallPieceBytes = 256 * kKiB;
 
 uint64_t stage_bytes(const Item& item) {
@@ -43,7 +44,8 @@ Engine::Engine(const StoreOptions& options, Setup setup, Catalog& catalog, Count
       queue_(std::move(setup_.queue)),
       staging_(options.staging_bytes),
       window_used_(setup_.devices.size()),
-      window_pieces_(setup_.devices.size()) {}
+      window_pieces_(setup_.devices.size()),
+      stores_wait_(setup_.devices.size()) {}
 
 Engine::~Engine() {
   stop();
@@ -212,7 +214,8 @@ void Engine::take_inbox() {
 
 bool Engine::turn(uint64_t wait_ns) {
   take_inbox();
-  if (space_changed_.exchange(false, std::memory_order_acq_rel)) stores_wait_for_space_ = false;
+  if (space_changed_.exchange(false, std::memory_order_acq_rel))
+    std::fill(stores_wait_.begin(), stores_wait_.end(), false);
   bool progressed = fill();
 
   uint64_t timeout_ns = progressed ? 0 : wait_ns;
@@ -222,14 +225,17 @@ bool Engine::turn(uint64_t wait_ns) {
     sleeping_.store(true, std::memory_order_seq_cst);
     if (inbox_filled_.load(std::memory_order_seq_cst)) timeout_ns = 0;
   }
+  const uint64_t polled_ns = clock_.monotonic_ns();
   Result<uint32_t> count = queue_->poll(completed_, timeout_ns, completions_worth_waiting_for());
   sleeping_.store(false, std::memory_order_relaxed);
   if (!count.ok()) {
     catalog_.set_offline(Code::kIo, "the I/O queue failed: " + count.status().message());
     abandon();
+    end_waiting_items(count.status());
     return false;
   }
-  waited_in_vain_ = count.value() == 0 && queue_->in_flight() != 0;
+  // A wake-up does not end a wait for several: on a slow device what is new would sit behind them.
+  waited_in_vain_ = queue_->in_flight() != 0 && clock_.monotonic_ns() - polled_ns > kLongWaitNs;
   if (count.value() != 0) {
     collect({completed_.data(), count.value()});
     fill();
@@ -271,16 +277,17 @@ uint16_t Engine::local(uint16_t device_number) const {
 }
 
 Item* Engine::choose_item(bool& is_store) {
-  const auto first_with_window = [this](const std::deque<Item*>& list) -> Item* {
+  const auto first_with_window = [this](const std::deque<Item*>& list, bool stores) -> Item* {
     const size_t scan = setup_.devices.size() == 1 ? std::min<size_t>(1, list.size()) : std::min(kScanMax, list.size());
     for (size_t i = 0; i < scan; ++i) {
       const uint64_t bytes = std::min(kPieceBytes, list[i]->end_byte - list[i]->next_byte);
+      if (stores && stores_wait_[local(list[i]->place.device)]) continue;
       if (has_window(local(list[i]->place.device), bytes)) return list[i];
     }
     return nullptr;
   };
-  Item* load = first_with_window(loads_);
-  Item* store = stores_wait_for_space_ ? nullptr : first_with_window(stores_);
+  Item* load = first_with_window(loads_, false);
+  Item* store = first_with_window(stores_, true);
   if (load == nullptr || store == nullptr) {
     if (loads_.empty() || stores_.empty()) contended_load_bytes_ = contended_store_bytes_ = 0;
     is_store = load == nullptr;
@@ -327,7 +334,7 @@ void Engine::begin_item(Item& item) {
 bool Engine::prepare_put(Item& item) {
   switch (catalog_.allocate(item, item.place.device)) {
     case Allocation::kGranted: item.allocated = true; return true;
-    case Allocation::kWait: stores_wait_for_space_ = true; return false;
+    case Allocation::kWait: stores_wait_[local(item.place.device)] = true; return false;
     case Allocation::kBusy:
       refuse_put(item, Status(Code::kBusy,
                               format_text("no space for %llu bytes on device %u: every region is pinned, "
@@ -664,24 +671,36 @@ void Engine::apply_cancels() {
       if (cancel.item >= 0 && cancel.item != item.number) continue;
       if (local(item.place.device) >= setup_.devices.size()) continue;  // another engine's to read
       if (item.phase == ItemPhase::kFinished || item.retired) continue;
-      const bool is_put = job->kind() == JobKind::kPut;
       if (!item.queued && item.pieces_in_flight == 0) continue;  // not handed over
-      if (item.queued) {
-        std::erase(is_put ? stores_ : loads_, &item);
-        item.queued = false;
-      }
       add(counters_.canceled);
-      item.failure = Code::kCanceled;
-      item.failure_text = "canceled by the caller";
-      if (item.pieces_in_flight != 0) continue;  // ends with its last piece
-      if (is_put) {
-        catalog_.fail_put(item, item.allocated, false, Code::kCanceled, 0, item.failure_text);
-        end_item(item);
-      } else {
-        finish_read(item);
-      }
+      end_early(item, Status(Code::kCanceled, "canceled by the caller"));
     }
   }
+}
+
+// Ends an item before its last piece was submitted; with pieces in flight it ends with the last of those.
+void Engine::end_early(Item& item, const Status& why) {
+  const bool is_put = item.job->kind() == JobKind::kPut;
+  if (item.queued) std::erase(is_put ? stores_ : loads_, &item);
+  item.queued = false;
+  item.failure = why.code();
+  item.failure_errno = why.io_errno();
+  item.failure_text = why.message();
+  if (item.pieces_in_flight != 0) return;
+  JobRef keep(item.job);
+  if (is_put) {
+    catalog_.fail_put(item, item.allocated, false, item.failure, item.failure_errno, item.failure_text);
+    end_item(item);
+  } else {
+    item.reread = true;  // no second attempt
+    finish_read(item);
+  }
+}
+
+void Engine::end_waiting_items(const Status& why) {
+  take_inbox();
+  while (!loads_.empty()) end_early(*loads_.front(), why);
+  while (!stores_.empty()) end_early(*stores_.front(), why);
 }
 
 void Engine::check_times() {

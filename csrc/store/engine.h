@@ -95,6 +95,8 @@ class Engine {
   void begin_item(Item& item);
   void end_item(Item& item);
   void apply_cancels();
+  void end_early(Item& item, const Status& why);
+  void end_waiting_items(const Status& why);
   void check_times();
   void free_piece(Piece& piece);
   uint32_t completions_worth_waiting_for() const;
@@ -129,7 +131,6 @@ class Engine {
 
   std::deque<Item*> loads_;
   std::deque<Item*> stores_;
-  bool stores_wait_for_space_ = false;
   std::atomic<bool> space_changed_{false};
   uint64_t contended_load_bytes_ = 0;
   uint64_t contended_store_bytes_ = 0;
@@ -143,6 +144,7 @@ class Engine {
   Piece** done_last_ = &done_first_;
   std::vector<uint64_t> window_used_;  // by local device
   std::vector<uint32_t> window_pieces_;
+  std::vector<bool> stores_wait_;  // by local device: for a region; space_changed() ends it
   std::vector<device::IoRequest*> completed_;
   std::vector<Item*> deadlines_;  // running or waiting loads with a deadline
   bool waited_in_vain_ = false;

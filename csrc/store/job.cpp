@@ -18,10 +18,11 @@ bool Job::wait(uint64_t timeout_ns) {
   if (done()) return true;
   std::unique_lock lock(mutex_);
   if (timeout_ns == UINT64_MAX) {
-    finished_.wait(lock, [this] { return done(); });
-    return true;
+    finished_.wait(lock, [this] { return done() || abandoned(); });
+  } else {
+    finished_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return done() || abandoned(); });
   }
-  return finished_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return done(); });
+  return done();
 }
 
 std::string Job::error_text(uint32_t item) const {
@@ -48,6 +49,12 @@ void Job::finish() {
   if (notified) notified->push(keep);
 }
 
+void Job::abandon() {
+  std::lock_guard lock(mutex_);
+  abandoned_.store(true, std::memory_order_release);
+  finished_.notify_all();
+}
+
 void Job::notify(std::shared_ptr<CompletionQueue> queue) {
   {
     std::lock_guard lock(mutex_);
@@ -68,6 +75,11 @@ std::shared_ptr<CompletionQueue> CompletionQueue::create() {
 
 CompletionQueue::~CompletionQueue() {
   if (event_fd_ >= 0) close(event_fd_);
+}
+
+uint64_t CompletionQueue::undrained() {
+  std::lock_guard lock(mutex_);
+  return finished_.size();
 }
 
 void CompletionQueue::push(JobRef job) {

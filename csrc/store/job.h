@@ -39,6 +39,10 @@ class Job {
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Ends the wait, not the job. UINT64_MAX: without limit. Only for threaded stores; see Store::step otherwise.
   bool wait(uint64_t timeout_ns);
+  // The store was closed with pieces of this job outstanding: waits end, without a result; the buffers stay the
+  // kernel's (I11).
+  bool abandoned() const { return abandoned_.load(std::memory_order_acquire); }
+  void abandon();
   // Tells `queue` too when the job finishes; at once when it has. At most one such queue.
   void notify(std::shared_ptr<CompletionQueue> queue);
   // Items not begun end as kError/kCanceled at once; the job completes when the pieces in flight have.
@@ -67,6 +71,7 @@ class Job {
   std::shared_ptr<CompletionQueue> queue_;
   std::shared_ptr<CompletionQueue> notified_;
   std::atomic<bool> done_{false};
+  std::atomic<bool> abandoned_{false};
   std::atomic<uint32_t> references_{0};
   std::mutex mutex_;
   std::condition_variable finished_;
@@ -98,7 +103,8 @@ class JobRef {
 };
 
 // Finished jobs in order of completion, behind an eventfd of its own that is readable while any waits. Bounded by
-// the store's jobs_max. Outlives the jobs submitted to it (they hold it).
+// the store's jobs_max: with so many undrained a further submission to it is kBusy. Outlives the jobs submitted to it
+// (they hold it).
 class CompletionQueue {
  public:
   static std::shared_ptr<CompletionQueue> create();
@@ -107,6 +113,7 @@ class CompletionQueue {
   // Takes up to `limit` finished jobs and clears the eventfd when none is left. Never blocks.
   std::vector<JobRef> drain(uint32_t limit);
   void push(JobRef job);
+  uint64_t undrained();
 
  private:
   friend class Job;

@@ -20,6 +20,7 @@ namespace kvstore::store {
 namespace {
 
 constexpr uint64_t kUnconfirmedHeartbeatsMax = 10;
+constexpr uint64_t kCloseNsMin = 1'000'000'000;
 
 }  // namespace
 
@@ -37,7 +38,7 @@ Keeper::Keeper(const StoreOptions& options, Setup setup, Catalog& catalog, Space
 
 Keeper::~Keeper() {
   stop();
-  if (thread_.joinable()) thread_.join();
+  join_until(0);
 }
 
 Status Keeper::start() {
@@ -251,6 +252,8 @@ Status Keeper::write_header(Region& region, const format::RegionHeader& header) 
 
 bool Keeper::open_regions() {
   bool worked = false;
+  // Before a generation is spent: a claim that cannot be read back now is no fault of the region.
+  if (!catalog_.wants_region(setup_.device_number) || !confirm().ok()) return false;
   while (std::optional<OpenPlan> plan = catalog_.next_open(setup_.device_number)) {
     worked = true;
     Region& region = catalog_.region(plan->region);
@@ -260,7 +263,7 @@ bool Keeper::open_regions() {
     header.extent_bytes = plan->extent_bytes;
     header.slot_count = plan->slot_count;
     header.opened_seconds = clock_.wall_seconds();
-    Status status = confirm();
+    Status status;
     // I2: the new generation is durable in both copies before the first payload byte of the new life; a crash
     // in between leaves one copy with the higher generation, and that one counts.
     if (status.ok()) status = write_header(region, header);
@@ -436,12 +439,32 @@ void Keeper::heartbeat() {
   }
 }
 
-Status Keeper::close() {
+void Keeper::join_until(uint64_t until_ns) {
+  if (!thread_.joinable()) return;
+  {
+    std::unique_lock lock(mutex_);
+    const uint64_t now_ns = clock_.monotonic_ns();
+    const uint64_t left_ns = std::max(until_ns > now_ns ? until_ns - now_ns : 0, kCloseNsMin);
+    const auto ended = [this] { return !running_; };
+    if (until_ns == UINT64_MAX) {
+      changed_.wait(lock, ended);
+    } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(left_ns), ended)) {
+      io_->give_up();
+    }
+  }
+  thread_.join();
+}
+
+Status Keeper::close(uint64_t until_ns) {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  const uint64_t left_ns = std::max(until_ns > now_ns ? until_ns - now_ns : 0, kCloseNsMin);
+  io_->set_timeout(std::min(left_ns, options_.io_timeout_ns));
   catalog_.seal_all(setup_.device_number);
   // Two rounds are enough: the first commits, the second seals what the first committed.
   Status deletes_durable;
   for (int round = 0; round < 3; ++round) {
     commit();
+    if (io_->stuck_requests() != 0) io_->give_up();  // the rest of close must not wait as long again, and again
     write_bitmaps(deletes_durable);
     seal_regions();
   }

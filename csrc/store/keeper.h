@@ -9,7 +9,8 @@
 //   commit   flush (I1) -> dictionary blocks (I10) -> full D blocks -> tail copy (I4), all durable
 //   open     confirm ownership -> header copy -> other copy (I2), then payload may be written
 //   seal     last partial block into its D place -> header copy
-//   reclaim  read back who lived there -> misses -> header says free -> free, at the end of the queue (I7). Only a region
+//   reclaim  read back who lived there -> misses -> header says free -> free, at the end of the queue (I7). Only a
+//   region
 //            without readers is chosen, and it takes no new ones (I3)
 // A crash between any two steps leaves what was acknowledged as durable readable.
 
@@ -44,16 +45,16 @@ class Keeper {
 
   Status start();
   void stop();  // ends the thread after the round it is in
-  void join() {
-    if (thread_.joinable()) thread_.join();
-  }
+  // Waits for the thread; from until_ns on (of the clock) it gives up what its device does not answer.
+  void join_until(uint64_t until_ns);
   void wake();
 
   // Any thread: commits all that is pending now, and dead bits; returns when done. kTimeout ends the wait only. Not ok
   // otherwise: dead bits are not on the device, so that a deleted block may come back. Lost blocks are the catalog's.
   Status flush(uint64_t timeout_ns);
   // Commits, seals every open region and marks the superblock clean. After the engines have stopped.
-  Status close();
+  // kTimeout: the device did not answer by until_ns (at least a second is given).
+  Status close(uint64_t until_ns);
 
   // One round of everything that is due. True when anything was done.
   bool turn();

@@ -73,7 +73,8 @@ format::RegionHeader choose_header(const ScannedPages& scanned, const format::Su
 }
 
 // What a read of all three could not give, page by page: one bad sector must not cost the other copy.
-Status read_singly(device::BlockingIo& io, uint64_t offset_bytes, uint8_t* target, std::array<bool, kScanPages>& readable) {
+Status read_singly(device::BlockingIo& io, uint64_t offset_bytes, uint8_t* target,
+                   std::array<bool, kScanPages>& readable) {
   AlignedBuffer page(kPageBytes);
   for (uint32_t i = 0; i < kScanPages; ++i) {
     const Status status = io.read(0, offset_bytes + i * kPageBytes, page, kPageBytes);

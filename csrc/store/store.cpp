@@ -97,6 +97,10 @@ Result<JobRef> make_job(StoreCore& core, JobKind kind, const SubmitOptions& opti
   if (items == 0 || items > kBatchItemsMax) {
     return Status(Code::kInvalid, format_text("a batch of %zu items: 1 to %u are allowed", items, kBatchItemsMax));
   }
+  if (queue && queue->undrained() >= core.options.jobs_max) {
+    return Status(Code::kBusy, format_text("the completion queue holds %llu finished jobs, jobs_max is %u: drain it",
+                                           static_cast<unsigned long long>(queue->undrained()), core.options.jobs_max));
+  }
   std::lock_guard lock(core.jobs_mutex);
   if (core.closing) return Status(Code::kClosed, "the store is being closed");
   if (core.jobs.size() >= core.options.jobs_max) {

@@ -27,6 +27,7 @@ namespace {
 constexpr uint32_t kMetadataQueueDepth = 64;
 constexpr uint32_t kPayloadQueueDepth = 256;
 constexpr uint32_t kRecoveryThreads = 2;
+constexpr uint64_t kEpochMax = (uint64_t{1} << 24) - 1;  // write_seq is epoch << 40 | n
 constexpr uint64_t kCloseStepNs = 1'000'000;
 constexpr uint64_t kCancelGraceNs = 100'000'000;  // for what was canceled, and callers inside, to end
 constexpr uint64_t kTrimFromBytes = 16 * kMiB;
@@ -74,6 +75,11 @@ Result<std::vector<format::Superblock>> read_pool(StoreCore& core) {
     const format::Superblock& superblock = quorum.value().superblock;
     for (const bool damaged : quorum.value().repair) core.recovery.superblock_copies_damaged += damaged ? 1 : 0;
     KVS_TRY(check_device(superblock, info));
+    if (superblock.owner.epoch >= kEpochMax) {
+      return Status(Code::kCorrupt, format_text("%s: epoch %llu is beyond what write_seq can hold: format it anew",
+                                                info.path.c_str(),
+                                                static_cast<unsigned long long>(superblock.owner.epoch)));
+    }
     if (superblock.shared_mode) {
       return Status(Code::kFenced,
                     info.path + ": the store is in shared mode, and owner mode and shared mode refuse each other");
@@ -132,8 +138,10 @@ uint64_t index_size(const StoreCore& core, const std::vector<HeaderScan>& scans)
   uint64_t found = 0;
   for (size_t i = 0; i < scans.size(); ++i) {
     const format::Geometry& geometry = core.superblocks[i].geometry;
+    // Few regions say little of what the rest will hold: one large block must not shrink the index to a handful.
+    const bool representative = scans[i].regions_used >= geometry.region_count / 2 + 1;
     const uint64_t extent_bytes =
-        scans[i].regions_used == 0 ? geometry.min_block_bytes : scans[i].extent_bytes_sum / scans[i].regions_used;
+        representative ? scans[i].extent_bytes_sum / scans[i].regions_used : geometry.min_block_bytes;
     blocks += geometry.memory_bytes() / std::max<uint64_t>(extent_bytes, kPageBytes);
     found += scans[i].descriptors_max;
   }
@@ -347,7 +355,11 @@ Status Store::close(uint64_t timeout_ns) {
   for (auto& engine : core.engines) engine->join();
   for (auto& keeper : core.keepers) {
     keeper->stop();
-    keeper->join();
+    keeper->join_until(until_ns);
+  }
+  if (core.leaked) {
+    std::lock_guard lock(core.jobs_mutex);
+    for (const auto& [id, job] : core.jobs) job->abandon();  // whoever waits for them waits for nothing
   }
   if (core.leaked)
     return outstanding(core, timeout_ns);  // stays marked unclean: the next open seals what this one left
@@ -355,7 +367,7 @@ Status Store::close(uint64_t timeout_ns) {
   Status outcome = core.catalog->usable();
   for (auto& keeper : core.keepers) {
     if (!core.catalog->usable().ok()) break;
-    Status closed = keeper->close();  // each device, whatever becomes of the others
+    Status closed = keeper->close(until_ns);  // each device, whatever becomes of the others
     if (outcome.ok()) outcome = std::move(closed);
   }
   if (const uint64_t lost = core.catalog->take_lost(); lost != 0 && outcome.ok()) {

@@ -108,7 +108,7 @@ struct ItemResult {
 struct SubmitOptions {
   bool durable = false;      // puts: complete only when the descriptor is on the device
   int32_t priority = 0;      // higher first among waiting jobs of the same kind
-  uint64_t deadline_ns = 0;  // relative; 0: none. Cannot make it: refused at once (kTimeout per item)
+  uint64_t deadline_ns = 0;  // loads; relative, 0: none. Cannot make it: refused at once (kTimeout per item)
   uint64_t tag = 0;          // the caller's
 };
 

@@ -172,12 +172,17 @@ class LoadTable:
         """
         listed = tuple(keys)
         with self._lock:
-            if listed in self._taken:
+            was_taken = listed in self._taken
+            if was_taken:
                 self._end_taken_locked(listed)
-                return
             self._harvest_locked()
             same = [load for load in self._untaken_locked() if load.keys == listed]
-            if same:
+            if was_taken:
+                # Two loads of one key list look alike here: it may be the one in flight whose buffers LMCache is about
+                # to free. Nothing is dropped, and nothing is left writing.
+                given_up = None
+                waiting = [part.job for load in same for part in load.parts.values()]
+            elif same:
                 given_up = same[0] if len(same) == 1 and self._uncovered_locked(set(keys), locks) else None
                 if given_up is not None:
                     self.given_up += 1
