@@ -46,7 +46,15 @@ def explain_missing_core(error: ImportError) -> ImportError:
     if built:
         text = f"kvstore._core ({', '.join(built)}) does not load: {error}. Was it built for another Python?"
     else:
-        text = f"kvstore._core is not built. Run scripts/setup in a source tree, or: pip install {OURS}"
+        try:
+            installed = importlib.metadata.distribution(OURS).version
+        except importlib.metadata.PackageNotFoundError:
+            installed = ""
+        text = f"kvstore._core is not built in {Path(__file__).parent}. "
+        if installed:
+            text += f"{OURS} {installed} is installed, but this source tree comes first: run from another folder"
+        else:
+            text += f"Run scripts/setup in the source tree, or install it with: pip install . (or {OURS})"
     return ImportError(text, name=error.name, path=error.path)
 
 

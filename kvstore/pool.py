@@ -351,6 +351,8 @@ def _identities(paths: list[str]) -> frozenset[Any]:
 def _check_same(pool: Pool, options: dict[str, Any]) -> None:
     for name, asked in options.items():
         given = pool._options[name]
+        if name == "verify" and given is None:
+            given = "always"  # the default, said or not
         if asked is not None and asked != given:
             raise ConfigError(
                 f"{pool!r} is open already with {name}={given!r}; it cannot also have {name}={asked!r}: close it first"
