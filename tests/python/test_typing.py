@@ -33,8 +33,8 @@ def test_the_examples_have_the_types_they_say():
             "",
             "--cache-dir",
             os.devnull,
-        ]
-        + [str(EXAMPLES)],
+            str(EXAMPLES),
+        ],
         env={**os.environ, "MYPYPATH": str(root)},
         cwd=EXAMPLES.parent,
         capture_output=True,
