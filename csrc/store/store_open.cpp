@@ -155,6 +155,9 @@ Status recover(StoreCore& core) {
   uint64_t epoch = 0;
   for (uint16_t i = 0; i < core.devices.size(); ++i) {
     KVS_ASSIGN(auto io, core.make_io(i));
+    // What a killed opener's last writes left in the device's cache is read below like all else, and then vouched for:
+    // by the seal of its region, or by "present" to a durable put. So it must not go with the next power cut.
+    if (!core.options.read_only && core.devices[i]->info().volatile_cache) KVS_TRY(io->flush(0));
     KVS_ASSIGN(HeaderScan scan, scan_headers(*io, core.superblocks[i]));
     scans.push_back(std::move(scan));
     shapes.push_back({core.superblocks[i].geometry, core.superblocks[i].store_uuid});
