@@ -122,8 +122,7 @@ Result<RegionHeader> decode_region_header(std::span<const uint8_t> page, const U
   std::memcpy(&disk, page.data() + sizeof(BlockHeader), sizeof(disk));
   if (block.generation > kGenerationMax) {
     // I2: a generation that could wrap would bring an earlier life back.
-    return Status(Code::kCorrupt,
-                  format_text("region %u, header copy %u: impossible generation", region.value, copy));
+    return Status(Code::kCorrupt, format_text("region %u, header copy %u: impossible generation", region.value, copy));
   }
   if (const std::string why = doubt(disk, geometry); !why.empty()) {
     return Status(Code::kCorrupt, format_text("region %u, header copy %u: impossible ", region.value, copy) + why);

@@ -76,9 +76,9 @@ Result<std::vector<format::Superblock>> read_pool(StoreCore& core) {
     for (const bool damaged : quorum.value().repair) core.recovery.superblock_copies_damaged += damaged ? 1 : 0;
     KVS_TRY(check_device(superblock, info));
     if (superblock.owner.epoch >= kEpochMax) {
-      return Status(Code::kCorrupt, format_text("%s: epoch %llu is beyond what write_seq can hold: format it anew",
-                                                info.path.c_str(),
-                                                static_cast<unsigned long long>(superblock.owner.epoch)));
+      return Status(Code::kCorrupt,
+                    format_text("%s: epoch %llu is beyond what write_seq can hold: format it anew", info.path.c_str(),
+                                static_cast<unsigned long long>(superblock.owner.epoch)));
     }
     if (superblock.shared_mode) {
       return Status(Code::kFenced,

@@ -172,7 +172,8 @@ TEST(SimPowerCut, QueuesOfBeforeAnswerNoDeviceAndTouchNothing) {
   ASSERT_EQ(old_queue->poll(completed, 1).value(), 1u);
   EXPECT_EQ(late.request.result, -ENODEV);
   EXPECT_EQ(sim.peek(kMiB, kPage), after_cut);
-  EXPECT_EQ(run_transfer(*old_queue, IoOp::kWrite, kMiB, data.data(), kPage), -ENODEV) << "and so does what comes later";
+  EXPECT_EQ(run_transfer(*old_queue, IoOp::kWrite, kMiB, data.data(), kPage), -ENODEV)
+      << "and so does what comes later";
   EXPECT_EQ(sim.peek(kMiB, kPage), after_cut);
   sim.queue = sim.make_queue();
   EXPECT_EQ(sim.read(0, read), 4096);
