@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -72,13 +73,16 @@ format::RegionHeader choose_header(const ScannedPages& scanned, const format::Su
   return best;
 }
 
+// Not a bad sector: what cannot be read now must not be taken for lost.
+bool device_is_gone(const Status& status) { return status.io_errno() == ENODEV || status.io_errno() == ENXIO; }
+
 // What a read of all three could not give, page by page: one bad sector must not cost the other copy.
 Status read_singly(device::BlockingIo& io, uint64_t offset_bytes, uint8_t* target,
                    std::array<bool, kScanPages>& readable) {
   AlignedBuffer page(kPageBytes);
   for (uint32_t i = 0; i < kScanPages; ++i) {
     const Status status = io.read(0, offset_bytes + i * kPageBytes, page, kPageBytes);
-    if (status.code() == Code::kTimeout) return status;
+    if (status.code() == Code::kTimeout || device_is_gone(status)) return status;
     readable[i] = status.ok();
     if (status.ok()) std::memcpy(target + i * kPageBytes, page.data(), kPageBytes);
   }
@@ -176,6 +180,7 @@ class RegionLoader {
       if (!all[i].status.ok()) {
         KVS_ASSIGN(std::vector<RegionContents> again, reader_.read_many({&requests[i], 1}));
         all[i] = std::move(again[0]);
+        if (device_is_gone(all[i].status)) return all[i].status;
       }
       load_region(requests[i], all[i]);
     }
