@@ -26,6 +26,7 @@ constexpr uint64_t kRetryPauseNs = 100'000;
 constexpr uint64_t kForeverNs = 1'000'000'000 * kNanosecondsPerSecond;
 // Marks the completion of the poll on the eventfd; no request has this address.
 constexpr uint64_t kWakeMark = 1;
+constexpr uint32_t kProbeEntries = 512;
 
 uint64_t now_ns() {
   timespec now{};
@@ -97,7 +98,8 @@ void tear_down_ring(io_uring& ring) {
 
 Status probe_ring() {
   io_uring ring{};
-  const int error = set_up_ring(ring, 4, true);
+  // As large as the store's largest: rings are charged to the memlock limit, and a small one may fit where ours do not.
+  const int error = set_up_ring(ring, kProbeEntries, true);
   if (error != 0) return unsupported_ring(-error);
   Status status;
   // EXT_ARG (5.11): a wait with a timeout that costs no request of its own.

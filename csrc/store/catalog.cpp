@@ -169,10 +169,11 @@ bool Catalog::revive_superseded_locked(const Fingerprint& fingerprint) {
 
 // ---- index only ------------------------------------------------------------------------------------------------
 
-void Catalog::pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& entry) {
+// False: pins_max is reached. A hit that cannot be held is told as a miss, which is always legal.
+bool Catalog::pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& entry) {
   auto found = pins_.find(fingerprint);
   if (found == pins_.end()) {
-    if (pins_.size() >= options_.pins_max) return;  // bounded: an unpinned hit may become a miss, which is legal
+    if (pins_.size() >= options_.pins_max) return false;
     pins_by_expiry_.push_back(fingerprint);
     found = pins_.emplace(fingerprint, Pin{0, entry.region, 0, std::prev(pins_by_expiry_.end())}).first;
     ++regions_[entry.region].pins;
@@ -181,6 +182,7 @@ void Catalog::pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& e
   }
   ++found->second.count;
   found->second.expires_ns = clock_.monotonic_ns() + options_.pin_lease_ns;
+  return true;
 }
 
 void Catalog::release_pin_locked(std::unordered_map<Fingerprint, Pin, FingerprintHash>::iterator pin) {
@@ -195,10 +197,10 @@ void Catalog::lookup(std::span<const Key> keys, bool pin, std::span<int64_t> pay
   std::lock_guard lock(mutex_);
   for (size_t i = keys.size(); i-- > 0;) {
     IndexEntry* entry = refusal_.ok() ? find_readable_locked(keys[i].fingerprint) : nullptr;
-    payload_bytes[i] = entry == nullptr ? -1 : static_cast<int64_t>(entry->payload_bytes);
-    if (entry == nullptr) continue;
+    payload_bytes[i] = -1;
+    if (entry == nullptr || (pin && !pin_key_locked(keys[i].fingerprint, *entry))) continue;
+    payload_bytes[i] = static_cast<int64_t>(entry->payload_bytes);
     regions_[entry->region].last_use_tick = tick();
-    if (pin) pin_key_locked(keys[i].fingerprint, *entry);
   }
 }
 
@@ -207,12 +209,11 @@ uint64_t Catalog::match_prefix(std::span<const Key> keys, bool pin) {
   std::lock_guard lock(mutex_);
   if (!refusal_.ok()) return 0;
   uint64_t length = 0;
-  while (length < keys.size() && find_readable_locked(keys[length].fingerprint) != nullptr) ++length;
-  for (uint64_t i = length; i-- > 0;) {
-    const IndexEntry* entry = index_.find(keys[i].fingerprint);
-    regions_[entry->region].last_use_tick = tick();
-    if (pin) pin_key_locked(keys[i].fingerprint, *entry);
+  for (; length < keys.size(); ++length) {
+    const IndexEntry* entry = find_readable_locked(keys[length].fingerprint);
+    if (entry == nullptr || (pin && !pin_key_locked(keys[length].fingerprint, *entry))) break;
   }
+  for (uint64_t i = length; i-- > 0;) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
   return length;
 }
 

@@ -203,12 +203,13 @@ class Catalog {
   void fill_grant_locked(Item& item, const IndexEntry& entry, Verify verify);
   IndexEntry* find_readable_locked(const Fingerprint& fingerprint);
   IndexEntry* find_at_locked(const Fingerprint& fingerprint, const Place& place);
-  void pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& entry);
+  bool pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& entry);
   void release_pin_locked(std::unordered_map<Fingerprint, Pin, FingerprintHash>::iterator pin);
   void forget_entry_locked(IndexEntry* entry, bool mark_dead);
   void mark_dead_locked(Region& region, SlotIndex slot);
   bool revive_superseded_locked(const Fingerprint& fingerprint);
-  bool fits_locked(const Region& region, uint64_t extent_bytes) const;
+  uint32_t serving_locked(const DeviceState& state) const;  // open regions that still take puts
+  Region* open_region_for_locked(const DeviceState& state, uint64_t extent_bytes);
   bool reclaim_possible_locked(uint16_t device) const;
   bool is_victim_locked(const Region& region) const;
   void lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost, std::vector<DurableWaiter> waiters,

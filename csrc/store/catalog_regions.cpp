@@ -24,10 +24,25 @@ constexpr uint64_t kSharingWasteDivisor = 8;
 
 // ---- places for puts -------------------------------------------------------------------------------------------
 
-bool Catalog::fits_locked(const Region& region, uint64_t extent_bytes) const {
-  return region.state == RegionState::kOpen && !region.open->seal_wanted &&
-         region.open->slots_given < region.slot_count && region.extent_bytes >= extent_bytes &&
-         region.extent_bytes - extent_bytes <= region.extent_bytes / kSharingWasteDivisor;
+uint32_t Catalog::serving_locked(const DeviceState& state) const {
+  return static_cast<uint32_t>(std::count_if(state.open.begin(), state.open.end(),
+                                             [&](uint32_t number) { return !regions_[number].open->seal_wanted; }));
+}
+
+// The open region for an extent of this size: of equal size, or one that wastes at most an eighth; when no further one
+// may be opened any larger one, since sealing a region half full to open another would waste far more than an extent.
+Region* Catalog::open_region_for_locked(const DeviceState& state, uint64_t extent_bytes) {
+  const bool any_waste = serving_locked(state) >= state.open_max;
+  Region* best = nullptr;
+  for (uint32_t number : state.open) {
+    Region& region = regions_[number];
+    const bool room = region.state == RegionState::kOpen && !region.open->seal_wanted &&
+                      region.open->slots_given < region.slot_count && region.extent_bytes >= extent_bytes;
+    if (!room) continue;
+    const bool little_waste = region.extent_bytes - extent_bytes <= region.extent_bytes / kSharingWasteDivisor;
+    if ((little_waste || any_waste) && (best == nullptr || region.extent_bytes < best->extent_bytes)) best = &region;
+  }
+  return best;
 }
 
 bool Catalog::is_victim_locked(const Region& region) const {
@@ -59,13 +74,7 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
     if (!write_refusal_.ok()) return Allocation::kRefused;
     // Not confirmed lately: the keeper reads the claim back, calls confirmed(), and puts go on.
     const bool stale = clock_.monotonic_ns() - state.confirmed_ns > options_.heartbeat_ns + options_.heartbeat_ns / 2;
-    Region* best = nullptr;
-    for (uint32_t number : state.open) {
-      Region& region = regions_[number];
-      if (fits_locked(region, extent_bytes) && (best == nullptr || region.extent_bytes < best->extent_bytes)) {
-        best = &region;
-      }
-    }
+    Region* const best = open_region_for_locked(state, extent_bytes);
     if (best != nullptr && !stale) {
       OpenRegion& open = *best->open;
       const auto space = open.dictionary.add(format::DictionaryKind::kSpace, spaces_.find(item.space)->json);
@@ -122,15 +131,13 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
   if (!write_refusal_.ok()) return std::nullopt;
   while (!state.wanted.empty()) {
     const uint64_t extent_bytes = state.wanted.front();
-    const bool served = std::any_of(state.open.begin(), state.open.end(),
-                                    [&](uint32_t number) { return fits_locked(regions_[number], extent_bytes); });
+    const bool served = open_region_for_locked(state, extent_bytes) != nullptr;
     if (served) {
       state.wanted.erase(state.wanted.begin());
       continue;
     }
-    const auto serving = std::count_if(state.open.begin(), state.open.end(),
-                                       [&](uint32_t number) { return !regions_[number].open->seal_wanted; });
-    if (static_cast<uint32_t>(serving) >= state.open_max || state.free.empty()) {
+    const uint32_t serving = serving_locked(state);
+    if (serving >= state.open_max || state.free.empty()) {
       // The least recently used open region makes room: by its place among the open ones, or by becoming a victim.
       Region* oldest = nullptr;
       for (uint32_t number : state.open) {
@@ -142,11 +149,11 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
           state.reclaiming || std::any_of(regions_.begin(), regions_.end(), [&](const Region& region) {
             return region.device == device && (is_victim_locked(region) || region.state == RegionState::kRetiring);
           });
-      if (oldest != nullptr && (static_cast<uint32_t>(serving) >= state.open_max || !others_can_go)) {
+      if (oldest != nullptr && (serving >= state.open_max || !others_can_go)) {
         oldest->open->seal_wanted = true;
       }
       if (state.free.empty()) return std::nullopt;
-      if (static_cast<uint32_t>(serving) > state.open_max) return std::nullopt;
+      if (serving > state.open_max) return std::nullopt;
     }
     OpenPlan plan;
     plan.region = state.free.front();

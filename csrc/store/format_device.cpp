@@ -143,7 +143,7 @@ Status refusal(const std::string& path, const Finding& finding) {
     return Status(Code::kOtherStore, path + " holds a store: " + finding.found +
                                          "; only force overwrites it, and every block in it is lost");
   }
-  return Status(Code::kForeign, path + " is in use: " + finding.found + "; only force overwrites it");
+  return Status(Code::kForeign, path + " is not empty: " + finding.found + "; only force (--force) overwrites it");
 }
 
 // ---- writing -------------------------------------------------------------------------------------------
@@ -306,6 +306,17 @@ Result<std::vector<Candidate>> examine_paths(const std::vector<std::string>& pat
 }
 
 // Sparse: a regular file only stands in for a device. Readable by its owner alone, as the keys and values are.
+// A sparse file on a disk that fills up later may refuse payload, but must never refuse metadata: a store that cannot
+// seal a region cannot be opened for writing again.
+Status allocate_metadata(const std::string& path, uint64_t bytes) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return Status::from_errno(errno, path);
+  const int error = fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  close(fd);
+  if (error == 0 || error == EOPNOTSUPP) return Status();
+  return Status::from_errno(error, format_text("%s: allocating %llu bytes of metadata", path.c_str(), number(bytes)));
+}
+
 Status grow_file(const std::string& path, uint64_t bytes, bool create) {
   const int flags = O_WRONLY | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0);
   const int fd = open(path.c_str(), flags, 0600);
@@ -354,6 +365,9 @@ Result<std::vector<Superblock>> format_pool(const std::vector<std::string>& path
     target.stale_copies = std::move(candidate.finding.stale_copies);
     if (align_down(candidate.device->info().size_bytes, kPageBytes) != target.geometry.device_bytes) {
       return Status(Code::kBusy, candidate.path + " changed its size meanwhile; try again");
+    }
+    if (candidate.device->info().is_regular_file) {
+      KVS_TRY(allocate_metadata(candidate.path, target.geometry.data_offset));
     }
     targets.push_back(std::move(target));
   }

@@ -73,8 +73,11 @@ class Index {
   template <typename Visit>
   void for_each(Visit visit) const {
     for (const Shard& shard : shards_) {
-      for (uint64_t i = 0; i < shard_capacity_; ++i) {
-        if ((shard.entries[i].flags & kEntryUsed) != 0) visit(shard.entries[i]);
+      uint64_t left = shard.used;  // untouched memory of an empty table is not even read
+      for (uint64_t i = 0; left != 0; ++i) {
+        if ((shard.entries[i].flags & kEntryUsed) == 0) continue;
+        visit(shard.entries[i]);
+        --left;
       }
     }
   }

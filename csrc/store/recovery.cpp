@@ -347,8 +347,10 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
   for (uint32_t i : used) {
     const uint32_t number = catalog.region_number(device, RegionId{i});
     if (!catalog.region(number).open) continue;
-    if (!read_only) KVS_TRY(seal_recovered(catalog, superblock, *io, clock, number));
-    catalog.region(number).unsealed_on_device = read_only;
+    // One that cannot be sealed (a full disk under a sparse file) is read as it stands, and not reclaimed.
+    const bool sealed = !read_only && seal_recovered(catalog, superblock, *io, clock, number).ok();
+    if (!read_only && !sealed) catalog.region(number).quarantined_until_ns = UINT64_MAX;
+    catalog.region(number).unsealed_on_device = !sealed;
     catalog.region(number).open.reset();
   }
   return {};

@@ -60,7 +60,8 @@ class Store {
 
   // ---- index only: no I/O ----
   // payload_bytes of each key, or -1. With `pin`, every hit is pinned (counted) until unpin or the lease ends:
-  // its region is not reclaimed and delete skips it. A hit touches its region, tail first.
+  // its region is not reclaimed and delete skips it (with pins_max taken a hit that cannot be pinned is told as a
+  // miss). A hit touches its region, tail first.
   void lookup(std::span<const KeyRef> keys, bool pin, std::span<int64_t> payload_bytes);
   // Length of the leading run of hits; pins just those.
   uint64_t match_prefix(std::span<const KeyRef> keys, bool pin);

@@ -27,6 +27,8 @@ namespace {
 constexpr uint32_t kMetadataQueueDepth = 64;
 constexpr uint32_t kPayloadQueueDepth = 256;
 constexpr uint32_t kRecoveryThreads = 2;
+constexpr uint64_t kIndexBlocksMax = uint64_t{1} << 32;  // 256 GiB of index
+constexpr uint64_t kIoTimeoutNsMin = 10'000'000;
 constexpr uint64_t kEpochMax = (uint64_t{1} << 24) - 1;  // write_seq is epoch << 40 | n
 constexpr uint64_t kCloseStepNs = 1'000'000;
 constexpr uint64_t kCancelGraceNs = 100'000'000;  // for what was canceled, and callers inside, to end
@@ -53,6 +55,14 @@ Status check_options(const StoreOptions& options) {
   if (options.staging_bytes < 4 * kPieceBytes) {
     return Status(Code::kInvalid, format_text("staging_bytes is %llu: at least 4 MiB",
                                               static_cast<unsigned long long>(options.staging_bytes)));
+  }
+  if (options.index_blocks_max > kIndexBlocksMax) {
+    return Status(Code::kInvalid, format_text("index_blocks_max is %llu: at most %llu",
+                                              static_cast<unsigned long long>(options.index_blocks_max),
+                                              static_cast<unsigned long long>(kIndexBlocksMax)));
+  }
+  if (options.io_timeout_ns < kIoTimeoutNsMin) {
+    return Status(Code::kInvalid, "io_timeout must be at least 10 ms");
   }
   if (options.jobs_max == 0 || options.commit_interval_ns == 0 || options.heartbeat_ns == 0) {
     return Status(Code::kInvalid, "jobs_max, commit_interval and heartbeat must not be 0");
