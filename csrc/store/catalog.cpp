@@ -195,12 +195,15 @@ void Catalog::release_pin_locked(std::unordered_map<Fingerprint, Pin, Fingerprin
 void Catalog::lookup(std::span<const Key> keys, bool pin, std::span<int64_t> payload_bytes) {
   for (const Key& key : keys) index_.prefetch(key.fingerprint);
   std::lock_guard lock(mutex_);
+  // Pins from the head on, so that what pins_max refuses is the tail; touches from the tail, so that the head is
+  // younger.
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const IndexEntry* entry = refusal_.ok() ? find_readable_locked(keys[i].fingerprint) : nullptr;
+    const bool held = entry != nullptr && (!pin || pin_key_locked(keys[i].fingerprint, *entry));
+    payload_bytes[i] = held ? static_cast<int64_t>(entry->payload_bytes) : -1;
+  }
   for (size_t i = keys.size(); i-- > 0;) {
-    IndexEntry* entry = refusal_.ok() ? find_readable_locked(keys[i].fingerprint) : nullptr;
-    payload_bytes[i] = -1;
-    if (entry == nullptr || (pin && !pin_key_locked(keys[i].fingerprint, *entry))) continue;
-    payload_bytes[i] = static_cast<int64_t>(entry->payload_bytes);
-    regions_[entry->region].last_use_tick = tick();
+    if (payload_bytes[i] >= 0) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
   }
 }
 

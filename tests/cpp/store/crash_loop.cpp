@@ -21,6 +21,14 @@ bool crash_once(const SimSetup& setup, const Scenario& scenario, uint64_t stop_a
   sim.reopen_and_judge();
   if (!sim.is_open()) return finished;
 
+  if (cache_survives) {
+    // What the dying process left in the cache was found, so it is vouched for: also when the power goes now.
+    sim.context += ", then the power";
+    sim.crash(false);
+    sim.reopen_and_judge();
+    if (!sim.is_open()) return finished;
+  }
+
   // What recovery left must bear further use.
   sim.context += ", second life";
   sim.put_all({{{"second life 1", "", 0}, 20'000}, {{"second life 2", "salt", 1}, 1}});

@@ -246,7 +246,7 @@ Status SimStore::close(uint64_t timeout_ns) {
   if (status.ok()) {
     for (auto& [name, record] : records_) {
       record.durable = record.live.has_value() && !record.uncertain;
-      if (record.erased && !record.live) record.possible.clear();
+      if (record.erased && !record.live && !metadata_rots_) record.possible.clear();
       record.erased = false;
     }
   }
@@ -380,6 +380,8 @@ void SimStore::note_put(const Pending& pending, uint32_t item, const ItemResult&
   switch (result.status) {
     case ItemStatus::kStored:
       record.live = pending.versions[item];
+      ++record.changes;
+      record.erased = false;  // the older copies may be back when this one goes
       record.durable = pending.durable && !record.uncertain;
       if (result.bytes != record.bytes[pending.versions[item]]) {
         violation("stored " + std::to_string(result.bytes) + " bytes of " + pending.names[item].text());
@@ -440,6 +442,10 @@ void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult
   if (result.status == ItemStatus::kHit) {
     std::vector<uint32_t> versions(expected.in_flight.begin(), expected.in_flight.end());
     if (expected.live) versions.push_back(*expected.live);
+    // A copy whose successor rotted comes to light when that one is dropped.
+    if (metadata_rots_ && found != records_.end()) {
+      versions.insert(versions.end(), found->second.possible.begin(), found->second.possible.end());
+    }
     if (found == records_.end() || versions.empty())
       return violation("a hit of " + name.text() + ", which is not there");
     const auto [offset, length] = pending.parts[item];
@@ -447,7 +453,7 @@ void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult
       const uint64_t whole = found->second.bytes.at(version);
       const uint64_t wanted = length == kWholeBlock ? whole - offset : length;
       if (result.bytes == wanted && buffers.holds(name, version, offset, wanted)) {
-        if (found->second.live == version) found->second.uncertain = false;
+        if (found->second.changes == expected.changes) found->second.uncertain = false;
         return;
       }
     }
@@ -456,7 +462,8 @@ void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult
   const bool excused = expected.may_miss || misses_allowed_ || stopped();
   if (result.status == ItemStatus::kMiss) {
     if (expected.live && !excused) violation("a miss of " + name.text() + ", which is live");
-    if (expected.live && found != records_.end() && found->second.live == expected.live) {
+    // What was stored since the read began is not what it missed.
+    if (expected.live && found != records_.end() && found->second.changes == expected.changes) {
       if (misses_allowed_) found->second.durable = false;
       if (found->second.uncertain) found->second.live.reset();
       found->second.uncertain = false;
@@ -473,6 +480,7 @@ void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult
 std::vector<ItemResult> SimStore::finish(Pending& pending) {
   std::vector<ItemResult> results(pending.names.size());
   if (!run(pending)) return results;
+  take_evictions();  // first: of a block whose put was in flight they may mean either copy
   for (uint32_t i = 0; i < results.size(); ++i) {
     results[i] = pending.job->result(i);
     if (pending.job->kind() == JobKind::kPut) {
@@ -481,7 +489,6 @@ std::vector<ItemResult> SimStore::finish(Pending& pending) {
       judge_get(pending, i, results[i]);
     }
   }
-  take_evictions();
   return results;
 }
 
@@ -535,15 +542,16 @@ ItemResult SimStore::erase(const Name& name) {
     return {};
   }
   const ItemResult result = results.value()[0];
+  if (getenv("KVS_DUMP") && name.key == getenv("KVS_KEY")) { printf("DUMP erase\n"); dump_medium(*this, getenv("KVS_KEY"), setup_.devices); }
   Record& record = records_[name];
   if (result.status == ItemStatus::kDeleted) {
     record.uncertain = false;
-    if (!record.live) violation("deleted " + name.text() + ", which was not there");
+    if (!record.live && !metadata_rots_) violation("deleted " + name.text() + ", which was not there");
     record.live.reset();
     record.durable = false;
     record.erased = true;
   } else if (result.status == ItemStatus::kMiss && record.live) {
-    if (!misses_allowed_ && !record.uncertain) violation("erase says that " + name.text() + " is not there");
+    if (!misses_allowed_ && !record.uncertain && !stopped()) violation("erase says that " + name.text() + " is not there");
     record.live.reset();
     record.durable = false;
   }
@@ -558,12 +566,13 @@ void SimStore::flush() {
 
 Status SimStore::try_flush() {
   const Status status = store_->flush(10'000'000'000);
+  if (getenv("KVS_KEY")) for (auto& [n, r] : records_) if (n.key == getenv("KVS_KEY")) printf("  STATE live %d durable %d uncertain %d in flight %zu; peek %lu\n", r.live ? (int)*r.live : -1, r.durable, r.uncertain, r.in_flight.size(), (unsigned long)0);
   if (getenv("KVS_TRACE")) printf("  FLUSH %s\n", status.to_string().c_str());
   take_evictions();
   if (!status.ok()) return status;
   for (auto& [name, record] : records_) {
     record.durable = record.live.has_value() && !record.uncertain;
-    if (record.erased) {
+    if (record.erased && !metadata_rots_) {
       record.possible.clear();
       if (record.live) record.possible.insert(*record.live);
       record.possible.insert(record.in_flight.begin(), record.in_flight.end());
@@ -576,10 +585,12 @@ Status SimStore::try_flush() {
 std::vector<Eviction> SimStore::take_evictions() {
   std::vector<Eviction> evictions = feed_->drain(UINT32_MAX);
   if (feed_->take_overflowed()) {
+    if (getenv("KVS_TRACE")) printf("  OVERFLOW\n");
     // Evictions that could not be named: anything may be a miss.
     for (auto& [name, record] : records_) {
-      record.uncertain = record.uncertain || record.live.has_value();
+      record.uncertain = record.uncertain || record.live.has_value() || !record.in_flight.empty();
       record.durable = false;
+      ++record.changes;
     }
   }
   if (evictions.empty()) return evictions;
@@ -599,6 +610,7 @@ std::vector<Eviction> SimStore::take_evictions() {
     found->second->durable = false;
     // Which copy it was is not told: the one in flight may have been written and evicted already.
     if (!found->second->in_flight.empty()) found->second->uncertain = true;
+    ++found->second->changes;
   }
   return evictions;
 }
@@ -608,6 +620,7 @@ SimStore::Pending::Expected SimStore::expectation(const Name& name) const {
   expected.may_miss = misses_allowed_;
   if (const auto found = records_.find(name); found != records_.end()) {
     expected.live = found->second.live;
+    expected.changes = found->second.changes;
     expected.in_flight = found->second.in_flight;
     expected.may_miss = expected.may_miss || found->second.uncertain || !found->second.in_flight.empty();
   }
@@ -656,10 +669,10 @@ void SimStore::judge_listing() {
       return true;
     }
     const Record& record = records_.at(*found->second);
-    if (!record.live && !record.in_flight.empty()) return true;
+    if (!record.live && (metadata_rots_ || !record.in_flight.empty())) return true;
     if (!record.live) {
       violation("the listing names " + found->second->text() + ", which is not there");
-    } else if (record.bytes.at(*record.live) != info.payload_bytes) {
+    } else if (record.bytes.at(*record.live) != info.payload_bytes && !metadata_rots_) {
       violation("the listing gives another size for " + found->second->text());
     } else if (unlisted.erase(identity) == 0 && !record.uncertain) {
       violation("the listing names " + found->second->text() + " twice");
@@ -699,7 +712,7 @@ void SimStore::reopen_and_judge() {
                                           : "WRONG BYTES after reopening of " + name.text());
         continue;
       }
-      if (record.durable && record.live != *version) violation("an older version of " + name.text() + " is back");
+      if (record.durable && record.live != *version && !metadata_rots_) violation("an older version of " + name.text() + " is back");
       record.live = *version;
       record.durable = true;
     } else {

@@ -142,6 +142,7 @@ class SimStore {
       std::optional<uint32_t> live;
       std::multiset<uint32_t> in_flight;  // versions of puts not judged yet: visible or not
       bool may_miss = false;
+      uint64_t changes = 0;
     };
     std::vector<Expected> expected;  // of gets, as of submission
     std::vector<std::pair<uint64_t, uint64_t>> parts;
@@ -180,6 +181,8 @@ class SimStore {
   // ---- the oracle ----
   // Faults that lose or corrupt: a miss of anything is right from now on. Wrong bytes never are.
   void allow_misses(bool allowed) { misses_allowed_ = allowed; }
+  // Faults that lose metadata writes: a dead bit that was flushed may be gone, and the block back.
+  void expect_metadata_to_rot() { metadata_rots_ = true; }
   // Takes what the eviction feed says; returns it too.
   std::vector<Eviction> take_evictions();
   void expect_gone(const Name& name);  // the caller knows that it is a miss now, whatever was acknowledged
@@ -195,6 +198,7 @@ class SimStore {
     bool durable = false;                // `live` must be there after a crash
     bool erased = false;                 // deleted since the last flush
     std::multiset<uint32_t> in_flight;   // versions of puts submitted and not judged
+    uint64_t changes = 0;  // stores and evictions
     bool uncertain = false;              // evicted while a put was in flight: `live` may be a miss
   };
 
@@ -215,6 +219,7 @@ class SimStore {
   std::vector<SpaceId> spaces_;
   std::map<Name, Record> records_;
   bool misses_allowed_ = false;
+  bool metadata_rots_ = false;
 };
 
 // A device size that holds `regions` regions.
