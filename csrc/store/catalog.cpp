@@ -448,25 +448,29 @@ void Catalog::forget_entry_locked(IndexEntry* entry, bool mark_dead) {
   index_.erase(entry);
 }
 
+void Catalog::kill_superseded_locked(const Fingerprint& fingerprint) {
+  const auto [first, last] = superseded_.equal_range(fingerprint);
+  for (auto copy = first; copy != last; ++copy) {
+    Region& region = regions_[copy->second.entry.region];
+    if (static_cast<uint32_t>(region.generation.value) == copy->second.entry.generation_low) {
+      mark_dead_locked(region, SlotIndex{copy->second.entry.slot});
+    }
+  }
+  superseded_.erase(first, last);
+}
+
 ItemResult Catalog::erase(const Fingerprint& fingerprint, const Eviction& named) {
   ItemResult result{.status = ItemStatus::kMiss};
   {
     std::lock_guard lock(mutex_);
     if (!write_refusal_.ok()) return {.status = ItemStatus::kError, .code = write_refusal_.code()};
     IndexEntry* entry = find_readable_locked(fingerprint);
+    if (entry != nullptr && pins_.contains(fingerprint)) return {.status = ItemStatus::kError, .code = Code::kBusy};
+    // Older copies must not come back, not even after the delete of a key that is a miss already.
+    kill_superseded_locked(fingerprint);
     if (entry == nullptr) return result;
-    if (pins_.contains(fingerprint)) return {.status = ItemStatus::kError, .code = Code::kBusy};
     result = {.status = ItemStatus::kDeleted, .bytes = entry->payload_bytes};
     forget_entry_locked(entry, true);
-    // An older copy must not come back when this one is gone.
-    auto [first, last] = superseded_.equal_range(fingerprint);
-    for (auto copy = first; copy != last; ++copy) {
-      Region& region = regions_[copy->second.entry.region];
-      if (static_cast<uint32_t>(region.generation.value) == copy->second.entry.generation_low) {
-        mark_dead_locked(region, SlotIndex{copy->second.entry.slot});
-      }
-    }
-    superseded_.erase(first, last);
   }
   add(counters_.deletes);
   if (evictions_.has_subscribers()) {

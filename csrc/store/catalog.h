@@ -207,6 +207,7 @@ class Catalog {
   void release_pin_locked(std::unordered_map<Fingerprint, Pin, FingerprintHash>::iterator pin);
   void forget_entry_locked(IndexEntry* entry, bool mark_dead);
   void mark_dead_locked(Region& region, SlotIndex slot);
+  void kill_superseded_locked(const Fingerprint& fingerprint);
   bool revive_superseded_locked(const Fingerprint& fingerprint);
   uint32_t serving_locked(const DeviceState& state) const;  // open regions that still take puts
   Region* open_region_for_locked(const DeviceState& state, uint64_t extent_bytes);

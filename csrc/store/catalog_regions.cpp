@@ -409,6 +409,7 @@ std::vector<bool> Catalog::evict(uint32_t number, std::span<const EvictedBlock> 
     IndexEntry* entry = index_.find(blocks[i].fingerprint);
     if (entry == nullptr || entry->region != number || entry->slot != blocks[i].slot.value) continue;
     forget_entry_locked(entry, false);
+    kill_superseded_locked(blocks[i].fingerprint);  // evicted is a miss, also after the next open
     was_live[i] = true;
     ++count;
   }

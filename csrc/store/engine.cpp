@@ -619,12 +619,12 @@ void Engine::finish_read(Item& item) {
     const bool another_copy = catalog_.drop_corrupt(item);
     catalog_.end_read(item);
     if (another_copy) {
-      const uint64_t wanted_end = item.wanted_offset + item.wanted_bytes;
       item.phase = ItemPhase::kWaiting;
       const uint64_t counted_bytes = item.payload_bytes;  // in queued_load_bytes_
       catalog_.begin_reads({&item, 1}, Verify::kAlways);
       queued_load_bytes_.fetch_add(item.payload_bytes - counted_bytes, std::memory_order_relaxed);  // may be less
-      if (item.phase == ItemPhase::kWaiting && item.payload_bytes >= wanted_end) return again();
+      // What was wanted was worked out from the other copy's size. Of one of another size it would be a piece.
+      if (item.phase == ItemPhase::kWaiting && item.payload_bytes == counted_bytes) return again();
       if (item.phase == ItemPhase::kWaiting) catalog_.end_read(item);
     }
     add(counters_.misses);

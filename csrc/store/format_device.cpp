@@ -308,10 +308,12 @@ Result<std::vector<Candidate>> examine_paths(const std::vector<std::string>& pat
 // Sparse: a regular file only stands in for a device. Readable by its owner alone, as the keys and values are.
 // A sparse file on a disk that fills up later may refuse payload, but must never refuse metadata: a store that cannot
 // seal a region cannot be opened for writing again.
-Status allocate_metadata(const std::string& path, uint64_t bytes) {
+Status allocate_metadata(const std::string& path, const format::Geometry& geometry) {
+  const uint64_t bytes = geometry.data_offset - format::kMetadataOffset;
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (fd < 0) return Status::from_errno(errno, path);
-  const int error = fallocate(fd, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  const int error =
+      fallocate(fd, FALLOC_FL_KEEP_SIZE, format::kMetadataOffset, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   close(fd);
   if (error == 0 || error == EOPNOTSUPP) return Status();
   return Status::from_errno(error, format_text("%s: allocating %llu bytes of metadata", path.c_str(), number(bytes)));
@@ -367,7 +369,7 @@ Result<std::vector<Superblock>> format_pool(const std::vector<std::string>& path
       return Status(Code::kBusy, candidate.path + " changed its size meanwhile; try again");
     }
     if (candidate.device->info().is_regular_file) {
-      KVS_TRY(allocate_metadata(candidate.path, target.geometry.data_offset));
+      KVS_TRY(allocate_metadata(candidate.path, target.geometry));
     }
     targets.push_back(std::move(target));
   }
