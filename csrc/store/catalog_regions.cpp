@@ -441,7 +441,8 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
       region.quarantined_until_ns = 0;
       device_states_[device].free.push_back(number);
     } else {
-      // Its blocks may be back after a crash, so deletes that wait for its bitmap still count.
+      // Its blocks would be back after a crash, whatever was deleted since: the bitmap says what the header could not.
+      for (uint32_t slot = 0; slot < region.slot_count; ++slot) mark_dead_locked(region, SlotIndex{slot});
       region.state = RegionState::kQuarantined;
       region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
       note_failure_locked();
