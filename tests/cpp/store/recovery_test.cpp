@@ -328,6 +328,27 @@ TEST_F(Duplicates, I12_AWinnerThatFailsItsChecksumGivesWayToTheNextBest) {
   }
 }
 
+// Values under one key are taken to be equal, but nothing wrong may come of it when they are not.
+TEST_F(Duplicates, I12_AnOlderCopyOfAnotherSizeIsNeverServedInPart) {
+  for (const uint64_t older_bytes : {uint64_t{12'000}, uint64_t{9'000}}) {
+    make({});
+    sim().put(key("x"), older_bytes, {.durable = true});
+    sim().erase(key("x"));
+    ASSERT_EQ(sim().put(key("x"), 10'000, {.durable = true, .version = 2}).status, ItemStatus::kStored);
+    sim().crash(true);
+    ASSERT_TRUE(sim().open().ok());
+    ASSERT_EQ(sim().number("recovery_duplicates"), 1);
+    sim().corrupt_payload(key("x"));
+    Buffers buffers(12'000, {});
+    const GetItem item{sim().space(0), {}, "x", buffers.segments(), 1, 0, kWholeBlock};
+    EXPECT_EQ(sim().store().get_one(item).status, ItemStatus::kMiss);
+    const ItemResult result = sim().store().get_one(item);
+    EXPECT_EQ(result.status, ItemStatus::kHit);
+    EXPECT_EQ(result.bytes, older_bytes);
+    EXPECT_TRUE(buffers.holds(key("x"), 1, 0, older_bytes));
+  }
+}
+
 TEST_F(Duplicates, I12_DeletingTheWinnerDeletesThemAll) {
   make_copies(4);
   sim().reopen_and_judge();

@@ -14,7 +14,6 @@
 #include "store/format_device.h"
 
 namespace kvstore::store {
-static void dump_medium(SimStore& sim, const std::string& key, uint32_t devices);
 
 namespace {
 
@@ -241,7 +240,6 @@ bool SimStore::stopped() const {
 
 Status SimStore::close(uint64_t timeout_ns) {
   const Status status = store_->close(timeout_ns);
-  if (getenv("KVS_TRACE")) printf("  CLOSE %s\n", status.to_string().c_str());
   take_evictions();
   if (status.ok()) {
     for (auto& [name, record] : records_) {
@@ -274,7 +272,6 @@ void SimStore::drop_store() {
 
 void SimStore::crash(bool cache_survives) {
   if (store_ != nullptr) take_evictions();
-  if (getenv("KVS_DUMP")) { printf("DUMP before the cut\n"); dump_medium(*this, getenv("KVS_KEY"), setup_.devices); }
   for (auto& disk : disks_) disk->power_cut(cache_survives);
   if (store_ != nullptr) drop_store();
   for (auto& [name, record] : records_) record.in_flight.clear();
@@ -345,34 +342,7 @@ SimStore::Pending SimStore::start_put(const std::vector<std::pair<Name, uint64_t
   return pending;
 }
 
-}  // namespace kvstore::store
-#include "format/region_header.h"
-#include "format/dictionary.h"
-#include "format/bitmap.h"
-namespace kvstore::store {
-static void dump_medium(SimStore& sim, const std::string& key, uint32_t devices) {
-  for (uint32_t d = 0; d < devices; ++d) {
-  const auto& g = sim.geometry(d); const auto& uuid = sim.formatted(d).store_uuid;
-  for (uint32_t r = 0; r < g.region_count; ++r) { RegionId id{r};
-    std::string line;
-    auto page = [&](uint64_t off) { std::vector<uint8_t> p(4096); sim.disk(d).peek(off, p.data(), 4096); return p; };
-    for (uint32_t c = 0; c < 2; ++c) { auto p = page(g.header_offset(id, c)); auto h = format::decode_region_header(p, uuid, g, id, c);
-      if (h.ok()) line += format_text("H%u gen %lu seq %lu %s desc %u dict %u ep %lu| ", c, h.value().generation.value, h.value().sequence, format::region_state_name(h.value().state), h.value().descriptor_count, h.value().dictionary_count, h.value().owner_epoch.value);
-      else line += format_text("H%u %s | ", c, h.status().message().c_str()); }
-    printf("dev %u region %u: %s\n", d, r, line.c_str());
-    for (uint32_t b = 0; b < g.dictionary_blocks; ++b) { auto p = page(g.dictionary_offset(id, b)); auto h = format::read_block_header(p, {uuid, id, format::BlockKind::kDictionary, b}); if (h.ok()) printf("   dict %u gen %lu count %u\n", b, h.value().generation, h.value().count); else if (h.status().code() != Code::kNotFound) printf("   dict %u %s\n", b, h.status().message().c_str()); }
-    auto show = [&](const char* what, uint32_t n, uint64_t off, format::ExpectedBlock e) { auto p = page(off); alignas(8) static uint8_t buf[4096]; memcpy(buf, p.data(), 4096); auto b = format::decode_descriptor_block(buf, e); if (!b.ok()) { if (b.status().code() != Code::kNotFound) printf("   %s%u %s\n", what, n, b.status().message().c_str()); return; }
-      printf("   %s%u gen %lu number %u seq %lu count %u", what, n, b.value().header.generation, b.value().header.number, b.value().header.sequence, b.value().header.count);
-      for (auto& x : b.value().descriptors) if (std::string((const char*)x.key, x.key_bytes) == key) printf(" [slot %u wseq %lx space %u]", x.slot, x.write_seq, x.space_index);
-      printf("\n"); };
-    for (uint32_t c = 0; c < 2; ++c) show("T", c, g.tail_offset(id, c), {uuid, id, format::BlockKind::kTail, 0, true});
-    for (uint32_t b = 0; b < g.descriptor_blocks(); ++b) show("D", b, g.descriptor_block_offset(id, b), {uuid, id, format::BlockKind::kDescriptors, b});
-    for (uint32_t c = 0; c < 2; ++c) { std::vector<uint8_t> p(g.bitmap_bytes()); sim.disk(d).peek(g.bitmap_offset(id, c), p.data(), p.size()); auto h = format::read_block_header(p, {uuid, id, format::BlockKind::kBitmap, c}); if (h.ok()) { printf("   B%u gen %lu seq %lu bits %u:", c, h.value().generation, h.value().sequence, h.value().count); const uint64_t* w = (const uint64_t*)(p.data()+sizeof(format::BlockHeader)); for (uint32_t i=0;i<g.slots_max();++i) if (w[i/64]>>(i%64)&1) printf(" %u", i); printf("\n"); } }
-  } }
-}
-static bool watched(const Name& n) { const char* k = getenv("KVS_KEY"); return k && n.key == k; }
 void SimStore::note_put(const Pending& pending, uint32_t item, const ItemResult& result) {
-  if (watched(pending.names[item])) { printf("  PUT v%u %s durable %d code %s\n", pending.versions[item], text_of(result.status), pending.durable, code_name(result.code)); if (result.status==ItemStatus::kStored && getenv("KVS_DESC")) { auto i = describe(pending.names[item]); printf("   at region %u slot %u gen %lu seq %lu\n", i.region, i.slot, i.generation, i.write_seq & 0xffffffffff);} }
   Record& record = records_[pending.names[item]];
   if (const auto found = record.in_flight.find(pending.versions[item]); found != record.in_flight.end()) {
     record.in_flight.erase(found);
@@ -433,7 +403,6 @@ SimStore::Pending SimStore::start_get(const std::vector<Name>& names, const Layo
 }
 
 void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult& result) {
-  if (watched(pending.names[item])) printf("  GET %s code %s %s\n", text_of(result.status), code_name(result.code), pending.job->error_text(item).c_str());
   const Name& name = pending.names[item];
   const Buffers& buffers = *pending.buffers[item];
   const Pending::Expected& expected = pending.expected[item];
@@ -542,7 +511,6 @@ ItemResult SimStore::erase(const Name& name) {
     return {};
   }
   const ItemResult result = results.value()[0];
-  if (getenv("KVS_DUMP") && name.key == getenv("KVS_KEY")) { printf("DUMP erase\n"); dump_medium(*this, getenv("KVS_KEY"), setup_.devices); }
   Record& record = records_[name];
   if (result.status == ItemStatus::kDeleted) {
     record.uncertain = false;
@@ -551,7 +519,8 @@ ItemResult SimStore::erase(const Name& name) {
     record.durable = false;
     record.erased = true;
   } else if (result.status == ItemStatus::kMiss && record.live) {
-    if (!misses_allowed_ && !record.uncertain && !stopped()) violation("erase says that " + name.text() + " is not there");
+    if (!misses_allowed_ && !record.uncertain && !stopped())
+      violation("erase says that " + name.text() + " is not there");
     record.live.reset();
     record.durable = false;
   }
@@ -566,8 +535,6 @@ void SimStore::flush() {
 
 Status SimStore::try_flush() {
   const Status status = store_->flush(10'000'000'000);
-  if (getenv("KVS_KEY")) for (auto& [n, r] : records_) if (n.key == getenv("KVS_KEY")) printf("  STATE live %d durable %d uncertain %d in flight %zu; peek %lu\n", r.live ? (int)*r.live : -1, r.durable, r.uncertain, r.in_flight.size(), (unsigned long)0);
-  if (getenv("KVS_TRACE")) printf("  FLUSH %s\n", status.to_string().c_str());
   take_evictions();
   if (!status.ok()) return status;
   for (auto& [name, record] : records_) {
@@ -585,7 +552,6 @@ Status SimStore::try_flush() {
 std::vector<Eviction> SimStore::take_evictions() {
   std::vector<Eviction> evictions = feed_->drain(UINT32_MAX);
   if (feed_->take_overflowed()) {
-    if (getenv("KVS_TRACE")) printf("  OVERFLOW\n");
     // Evictions that could not be named: anything may be a miss.
     for (auto& [name, record] : records_) {
       record.uncertain = record.uncertain || record.live.has_value() || !record.in_flight.empty();
@@ -604,7 +570,6 @@ std::vector<Eviction> SimStore::take_evictions() {
       violation("told of the eviction of a block that was never put");
       continue;
     }
-    if (getenv("KVS_KEY") && eviction.key == getenv("KVS_KEY")) printf("  EVICTED %d\n", (int)eviction.reason);
     if (eviction.reason == EvictionReason::kDeleted) continue;
     found->second->live.reset();
     found->second->durable = false;
@@ -680,7 +645,6 @@ void SimStore::judge_listing() {
     return true;
   });
   if (!status.ok() && !misses_allowed_) violation("listing: " + status.to_string());
-  if (getenv("KVS_DUMP") && !unlisted.empty()) { printf("DUMP listing %s\n", status.to_string().c_str()); dump_medium(*this, getenv("KVS_KEY"), setup_.devices); for (auto& [k, v] : store_->numbers()) printf("%s=%g ", k.c_str(), v); printf("\n"); auto i = describe(Name{"key 80", "", 2}); printf("describe: region %u slot %u bytes %lu\n", i.region, i.slot, i.payload_bytes); }
   take_evictions();  // reclaim goes on meanwhile
   if (misses_allowed_ || !status.ok()) return;
   for (const auto& [identity, name] : unlisted) {
@@ -690,7 +654,6 @@ void SimStore::judge_listing() {
 }
 
 void SimStore::reopen_and_judge() {
-  if (getenv("KVS_DUMP")) { printf("DUMP\n"); dump_medium(*this, getenv("KVS_KEY"), setup_.devices); }
   const Status status = open();
   if (!status.ok()) return violation("does not open: " + status.to_string());
   for (auto& [name, record] : records_) {
@@ -712,7 +675,8 @@ void SimStore::reopen_and_judge() {
                                           : "WRONG BYTES after reopening of " + name.text());
         continue;
       }
-      if (record.durable && record.live != *version && !metadata_rots_) violation("an older version of " + name.text() + " is back");
+      if (record.durable && record.live != *version && !metadata_rots_)
+        violation("an older version of " + name.text() + " is back");
       record.live = *version;
       record.durable = true;
     } else {

@@ -198,7 +198,7 @@ class SimStore {
     bool durable = false;                // `live` must be there after a crash
     bool erased = false;                 // deleted since the last flush
     std::multiset<uint32_t> in_flight;   // versions of puts submitted and not judged
-    uint64_t changes = 0;  // stores and evictions
+    uint64_t changes = 0;                // stores and evictions
     bool uncertain = false;              // evicted while a put was in flight: `live` may be a miss
   };
 
