@@ -52,9 +52,10 @@ def explain_missing_core(error: ImportError) -> ImportError:
             installed = ""
         text = f"kvstore._core is not built in {Path(__file__).parent}. "
         if installed:
-            text += f"{OURS} {installed} is installed, but this source tree comes first: run from another folder"
+            text += f"{OURS} {installed} is installed, but this source tree comes first: run from another folder. "
+            text += f"Otherwise: scripts/setup here, or pip install {OURS}"
         else:
-            text += f"Run scripts/setup in the source tree, or install it with: pip install . (or {OURS})"
+            text += f"Run scripts/setup in the source tree, or pip install . there, or: pip install {OURS}"
     return ImportError(text, name=error.name, path=error.path)
 
 
