@@ -33,7 +33,8 @@ Status check_key(std::string_view key, std::string_view salt) {
 
 uint64_t total_bytes(const iovec* segments, uint32_t count) {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < count; ++i) bytes += segments[i].iov_len;
+  // Saturated: lengths whose sum wraps must not pass for a small block.
+  for (uint32_t i = 0; i < count; ++i) bytes += std::min<uint64_t>(segments[i].iov_len, UINT64_MAX - bytes);
   return bytes;
 }
 
