@@ -280,7 +280,9 @@ Item* Engine::choose_item(bool& is_store) {
   const auto first_with_window = [this](const std::deque<Item*>& list, bool stores) -> Item* {
     const size_t scan = setup_.devices.size() == 1 ? std::min<size_t>(1, list.size()) : std::min(kScanMax, list.size());
     for (size_t i = 0; i < scan; ++i) {
-      const uint64_t bytes = std::min(kPieceBytes, list[i]->end_byte - list[i]->next_byte);
+      const bool begun = list[i]->phase != ItemPhase::kWaiting;
+      const uint64_t bytes =
+          std::min(kPieceBytes, begun ? list[i]->end_byte - list[i]->next_byte : list[i]->payload_bytes);
       if (stores && stores_wait_[local(list[i]->place.device)]) continue;
       if (has_window(local(list[i]->place.device), bytes)) return list[i];
     }
