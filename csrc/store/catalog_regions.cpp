@@ -136,6 +136,8 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
       state.wanted.erase(state.wanted.begin());
       continue;
     }
+    // Full regions that wait for their last commit to be sealed must not pile up, nor hold up who waits for their space.
+    if (state.open.size() >= state.open_max) state.commit_wanted = true;
     const uint32_t serving = serving_locked(state);
     if (serving >= state.open_max || state.free.empty()) {
       // The least recently used open region makes room: by its place among the open ones, or by becoming a victim.
