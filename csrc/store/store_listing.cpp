@@ -76,6 +76,25 @@ bool is_live(StoreCore& core, const RegionView& view, const format::Descriptor& 
   return entry && entry->region == view.number && entry->slot == descriptor.slot;
 }
 
+// What came out of a listing of this store and not out of thin air: its numbers are used as they are.
+Status check_place(const StoreCore& core, const BlockInfo& info) {
+  const bool known =
+      info.device < core.superblocks.size() && info.region < core.superblocks[info.device].geometry.region_count;
+  if (known) {
+    const format::Geometry& geometry = core.superblocks[info.device].geometry;
+    const uint64_t first = geometry.region_offset(RegionId{info.region});
+    const uint64_t end = first + geometry.region_bytes;
+    if (is_aligned(info.offset_bytes, kPageBytes) && info.offset_bytes >= first && info.offset_bytes < end &&
+        info.payload_bytes != 0 && info.payload_bytes <= end - info.offset_bytes) {
+      return {};
+    }
+  }
+  return Status(Code::kInvalid,
+                format_text("no block of this store: device %u region %u, %llu bytes at offset %llu", info.device,
+                            info.region, static_cast<unsigned long long>(info.payload_bytes),
+                            static_cast<unsigned long long>(info.offset_bytes)));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<device::BlockingIo>> StoreCore::take_listing_io(uint16_t device) {
@@ -158,6 +177,7 @@ Status Store::verify_block(const BlockInfo& info, const std::string& space_json)
   StoreCore& core = *core_;
   const StoreCore::Call call(core);
   KVS_TRY(call.status());
+  KVS_TRY(check_place(core, info));
   KVS_ASSIGN(const SpaceId space, core.spaces.add(space_json));
   const uint32_t number = core.catalog->region_number(info.device, RegionId{info.region});
   if (!core.catalog->pin_region(number, Generation{info.generation})) {
@@ -203,6 +223,7 @@ Status Store::drop_block(const BlockInfo& info, const std::string& space_json) {
   const StoreCore::Call call(core);
   KVS_TRY(call.status());
   KVS_TRY(core.catalog->writable());
+  KVS_TRY(check_place(core, info));
   KVS_ASSIGN(const SpaceId space, core.spaces.add(space_json));
   format::StoredKey key;
   key.size = static_cast<uint8_t>(std::min<size_t>(info.key.size(), format::kStoredKeyBytes));
