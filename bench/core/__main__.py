@@ -1,14 +1,21 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.core [table|open|lookup|fill] …``: the measurements behind the README's numbers."""
+"""``python -m bench.core [table|open|lookup|l2|sweep|fill] …``: the measurements behind the README's numbers."""
 
 from __future__ import annotations
 
 import sys
 
-from bench.core import fill, lookup, open_many, table
+from bench.core import fill, l2, lookup, open_many, sweep, table
 
-VERBS = {"table": table.main, "open": open_many.main, "lookup": lookup.main, "fill": fill.main}
+VERBS = {
+    "table": table.main,
+    "open": open_many.main,
+    "lookup": lookup.main,
+    "l2": l2.main,
+    "sweep": sweep.main,
+    "fill": fill.main,
+}
 
 
 def main() -> int:
