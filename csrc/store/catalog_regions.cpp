@@ -136,7 +136,7 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
       state.wanted.erase(state.wanted.begin());
       continue;
     }
-    // Full regions that wait for their last commit to be sealed must not pile up, nor hold up who waits for their space.
+    // Full regions that wait for their last commit to be sealed must not pile up, nor hold up who waits for space.
     if (state.open.size() >= state.open_max) state.commit_wanted = true;
     const uint32_t serving = serving_locked(state);
     if (serving >= state.open_max || state.free.empty()) {

@@ -77,12 +77,13 @@ def test_unlock_of_a_load_in_flight_waits_for_the_device(stored, begin_held_load
     assert present(adapter, KEYS) == []
 
 
-def test_the_normal_unlock_does_not_wait_for_another_load_of_the_same_keys(stored, begin_held_load, disk):
+def test_an_unlock_after_one_of_two_equal_loads_waits_for_the_other_and_drops_nothing(stored, begin_held_load, disk):
     adapter = stored(locks=2)
     assert load(adapter, KEYS, [memory_obj() for _ in KEYS]) == ALL
     task, _ = begin_held_load(adapter)
-    assert seconds(adapter.submit_unlock, KEYS) < 0.3
-    disk.let_go()
+    disk.let_go_after(0.3)
+    # The keys do not say whether LMCache frees the buffers of the load that ended or of the one in flight (I11).
+    assert seconds(adapter.submit_unlock, KEYS) > 0.2
     assert finish_load(adapter, task) == ALL
     adapter.submit_unlock(KEYS)
 

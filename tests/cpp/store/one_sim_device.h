@@ -41,7 +41,7 @@ inline device::SimRule rule_at(device::SimFault fault, device::IoOp op, uint64_t
   return rule;
 }
 
-inline constexpr uint64_t kAlways = UINT64_MAX;
+inline constexpr uint64_t kEveryTime = UINT64_MAX;
 
 inline format::Uuid uuid_of(uint8_t byte) {
   format::Uuid uuid;

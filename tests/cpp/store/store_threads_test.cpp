@@ -249,7 +249,7 @@ TEST_P(OnAFile, MemoryIsRegisteredAndReleasedUnderLoad) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, OnAFile, ::testing::Values("uring", "threads"),
-                         [](const auto& info) { return std::string(info.param); });
+                         [](const auto& kind) { return std::string(kind.param); });
 
 // ---- simulated disks under real threads ------------------------------------------------------------------------
 

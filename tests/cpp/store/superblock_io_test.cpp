@@ -129,7 +129,7 @@ TEST_F(SuperblockIo, ADeviceTooSmallForItsCopiesHasNoStore) {
 TEST_F(SuperblockIo, AReadThatGoesElsewhereIsNotBelieved) {
   write_store();
   for (const uint32_t copy : {0u, 1u, 2u}) {
-    device::SimRule rule = rule_at(SimFault::kMisdirected, IoOp::kRead, kOffsets[copy], kAlways);
+    device::SimRule rule = rule_at(SimFault::kMisdirected, IoOp::kRead, kOffsets[copy], kEveryTime);
     rule.value = kOffsets[3];
     disk_->add_rule(rule);
   }
@@ -142,7 +142,7 @@ TEST_F(SuperblockIo, OneCopyThatCannotBeWrittenIsTolerated) {
   write_store();
   for (const uint64_t offset : kOffsets) {
     disk_->clear_rules();
-    disk_->add_rule(rule_at(SimFault::kError, IoOp::kWrite, offset, kAlways));
+    disk_->add_rule(rule_at(SimFault::kError, IoOp::kWrite, offset, kEveryTime));
     ASSERT_TRUE(update_superblock(io(), 0, stored_).ok());
     EXPECT_EQ(read(), stored_);
   }
@@ -152,7 +152,7 @@ TEST_F(SuperblockIo, TwoCopiesThatCannotBeWrittenFailTheUpdateAndLeaveTheOldOne)
   write_store();
   const Superblock before = stored_;
   for (const uint32_t copy : {1u, 2u}) {
-    disk_->add_rule(rule_at(SimFault::kError, IoOp::kWrite, kOffsets[copy], kAlways));
+    disk_->add_rule(rule_at(SimFault::kError, IoOp::kWrite, kOffsets[copy], kEveryTime));
   }
   const Status status = update_superblock(io(), 0, stored_);
   EXPECT_EQ(status.code(), Code::kIo);
@@ -198,8 +198,8 @@ void crash_everywhere(bool cache_survives, std::optional<uint32_t> bad_copy, uin
       ASSERT_LT(operations, 100u);
       disk.clear_rules();
       if (bad_copy) {
-        disk.add_rule(rule_at(SimFault::kError, IoOp::kWrite, kOffsets[*bad_copy], kAlways));
-        disk.add_rule(rule_at(SimFault::kError, IoOp::kRead, kOffsets[*bad_copy], kAlways));
+        disk.add_rule(rule_at(SimFault::kError, IoOp::kWrite, kOffsets[*bad_copy], kEveryTime));
+        disk.add_rule(rule_at(SimFault::kError, IoOp::kRead, kOffsets[*bad_copy], kEveryTime));
       }
       const Superblock before = stored;
       Superblock after = stored;
@@ -271,7 +271,7 @@ TEST_F(SuperblockIo, AClaimRaisesTheEpochAndMarksTheStoreUnclean) {
 TEST_F(SuperblockIo, AClaimThatCannotBeWrittenFails) {
   write_store();
   for (const uint32_t copy : {1u, 2u}) {
-    disk_->add_rule(rule_at(SimFault::kError, IoOp::kWrite, kOffsets[copy], kAlways));
+    disk_->add_rule(rule_at(SimFault::kError, IoOp::kWrite, kOffsets[copy], kEveryTime));
   }
   EXPECT_EQ(claim_device(io(), 0, stored_, host(0xa, 1), clock_).status().code(), Code::kIo);
 }
