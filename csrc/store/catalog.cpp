@@ -425,8 +425,7 @@ void Catalog::fail_put(Item& item, bool allocated, bool device_failed, Code code
 void Catalog::mark_dead_locked(Region& region, SlotIndex slot) {
   if (region.dead.empty()) region.dead = format::DeadBitmap(region.slot_count);
   region.dead.set(slot);
-  region.bitmap_dirty = true;
-  ++device_states_[region.device].bitmaps_dirty;
+  queue_bitmap_locked(region);
 }
 
 void Catalog::forget_entry_locked(IndexEntry* entry, bool mark_dead) {

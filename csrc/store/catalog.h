@@ -183,6 +183,12 @@ class Catalog {
     uint64_t expires_ns = 0;
     std::list<Fingerprint>::iterator by_expiry;
   };
+  // A region that could be reclaimed when it was found.
+  struct Victim {
+    uint32_t region = 0;
+    bool empty = false;
+    uint64_t last_use_tick = 0;
+  };
   struct DeviceState {
     std::deque<uint32_t> free;     // first emptied, last reused (I7)
     std::vector<uint32_t> open;    // numbers of open regions
@@ -194,7 +200,8 @@ class Catalog {
     bool reclaiming = false;
     uint64_t confirmed_ns = 0;
     bool ownership_doubted = false;
-    uint32_t bitmaps_dirty = 0;  // regions marked since the last walk: an idle keeper walks none
+    std::deque<uint32_t> bitmaps_dirty;  // every region whose bitmap_queued is set
+    std::vector<Victim> victims;         // found ahead; the next one last
   };
   using Completions = std::vector<std::pair<DurableWaiter, std::string>>;
 
@@ -207,12 +214,15 @@ class Catalog {
   void release_pin_locked(std::unordered_map<Fingerprint, Pin, FingerprintHash>::iterator pin);
   void forget_entry_locked(IndexEntry* entry, bool mark_dead);
   void mark_dead_locked(Region& region, SlotIndex slot);
+  void queue_bitmap_locked(Region& region);
   void kill_superseded_locked(const Fingerprint& fingerprint);
   bool revive_superseded_locked(const Fingerprint& fingerprint);
   uint32_t serving_locked(const DeviceState& state) const;  // open regions that still take puts
   Region* open_region_for_locked(const DeviceState& state, uint64_t extent_bytes);
   bool reclaim_possible_locked(uint16_t device) const;
-  bool is_victim_locked(const Region& region) const;
+  bool is_victim_locked(const Region& region, uint64_t now_ns) const;
+  std::optional<uint32_t> take_victim_locked(DeviceState& state);
+  void find_victims(uint16_t device);
   void lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost, std::vector<DurableWaiter> waiters,
                            const std::string& why, Completions& completions, std::vector<Eviction>& evictions);
   void poison_locked(uint32_t number, const std::string& why, Completions& completions,

@@ -45,19 +45,20 @@ Region* Catalog::open_region_for_locked(const DeviceState& state, uint64_t exten
   return best;
 }
 
-bool Catalog::is_victim_locked(const Region& region) const {
+bool Catalog::is_victim_locked(const Region& region, uint64_t now_ns) const {
   const bool filled = region.state == RegionState::kSealed || region.state == RegionState::kQuarantined;
   return filled && !region.opening && region.pins == 0 && region.unknown_writes == 0 &&
-         region.quarantined_until_ns <= clock_.monotonic_ns();
+         region.quarantined_until_ns <= now_ns;
 }
 
 bool Catalog::reclaim_possible_locked(uint16_t device) const {
   const DeviceState& state = device_states_[device];
   if (!state.free.empty() || state.reclaiming) return true;
   const uint32_t first = first_region_[device];
+  const uint64_t now_ns = clock_.monotonic_ns();
   for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
     const Region& region = regions_[number];
-    if (region.opening || region.state == RegionState::kRetiring || is_victim_locked(region)) return true;
+    if (region.opening || region.state == RegionState::kRetiring || is_victim_locked(region, now_ns)) return true;
     // A victim soon.
     if (region.state == RegionState::kOpen && region.open->seal_wanted && region.unknown_writes == 0) return true;
   }
@@ -147,9 +148,11 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
         if (region.open->seal_wanted) continue;
         if (oldest == nullptr || region.open->last_put_tick < oldest->open->last_put_tick) oldest = &region;
       }
+      const uint64_t now_ns = clock_.monotonic_ns();
       const bool others_can_go =
           state.reclaiming || std::any_of(regions_.begin(), regions_.end(), [&](const Region& region) {
-            return region.device == device && (is_victim_locked(region) || region.state == RegionState::kRetiring);
+            const bool goes = is_victim_locked(region, now_ns) || region.state == RegionState::kRetiring;
+            return region.device == device && goes;
           });
       if (oldest != nullptr && (serving >= state.open_max || !others_can_go)) {
         oldest->open->seal_wanted = true;
@@ -380,27 +383,70 @@ void Catalog::write_outcome_known(uint32_t number) {
 // ---- reclaiming ------------------------------------------------------------------------------------------------
 
 std::optional<uint32_t> Catalog::next_victim(uint16_t device) {
-  std::lock_guard lock(mutex_);
   DeviceState& state = device_states_[device];
-  state.reclaiming = false;
-  if (!write_refusal_.ok()) return std::nullopt;
-  const uint32_t region_count = devices_[device].geometry.region_count;
-  const size_t target = std::min<size_t>(options_.free_regions_target, std::max<uint32_t>(region_count / 8, 1));
-  if (state.free.size() >= target && !index_.nearly_full()) return std::nullopt;
-  Region* victim = nullptr;
-  const uint32_t first = first_region_[device];
-  for (uint32_t number = first; number < first + region_count; ++number) {
-    Region& region = regions_[number];
-    if (!is_victim_locked(region)) continue;
-    // One without a live block costs nobody a hit, however young it is.
-    const bool better = victim == nullptr || (region.live == 0) > (victim->live == 0) ||
-                        ((region.live == 0) == (victim->live == 0) && region.last_use_tick < victim->last_use_tick);
-    if (better) victim = &region;
+  {
+    std::lock_guard lock(mutex_);
+    state.reclaiming = false;
+    if (!write_refusal_.ok()) return std::nullopt;
+    const uint32_t region_count = devices_[device].geometry.region_count;
+    const size_t target = std::min<size_t>(options_.free_regions_target, std::max<uint32_t>(region_count / 8, 1));
+    if (state.free.size() >= target && !index_.nearly_full()) return std::nullopt;
+    if (const auto victim = take_victim_locked(state)) return victim;
   }
-  if (victim == nullptr) return std::nullopt;
-  victim->state = RegionState::kRetiring;
-  state.reclaiming = true;
-  return static_cast<uint32_t>(victim - regions_.data());
+  find_victims(device);
+  std::lock_guard lock(mutex_);
+  return take_victim_locked(state);
+}
+
+// Retires the best of the candidates that are what they were when they were found.
+std::optional<uint32_t> Catalog::take_victim_locked(DeviceState& state) {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  while (!state.victims.empty()) {
+    const Victim candidate = state.victims.back();
+    state.victims.pop_back();
+    Region& region = regions_[candidate.region];
+    const bool used_since = region.live != 0 && region.last_use_tick != candidate.last_use_tick;
+    if (used_since || !is_victim_locked(region, now_ns)) continue;
+    region.state = RegionState::kRetiring;
+    state.reclaiming = true;
+    return candidate.region;
+  }
+  return std::nullopt;
+}
+
+// Walks the region table, which at 100,000 regions takes milliseconds: many victims are found at once, and the mutex
+// is given up on the way, or every get would now and then wait for it.
+void Catalog::find_victims(uint16_t device) {
+  constexpr uint32_t kRegionsAtOnce = 2048;
+  constexpr uint32_t kVictimsMax = 64;
+  const uint32_t region_count = devices_[device].geometry.region_count;
+  const uint32_t first = first_region_[device];
+  // Of a small pool one at a time, so that the choice is exact; of a large one the 64th oldest is as good as any.
+  const size_t wanted = std::clamp(region_count / kVictimsMax, 1u, kVictimsMax);
+  // One without a live block costs nobody a hit, however young it is.
+  const auto better = [](const Victim& a, const Victim& b) {
+    return a.empty != b.empty ? a.empty : a.last_use_tick < b.last_use_tick;
+  };
+  std::vector<Victim> best;  // a heap, the worst on top
+  for (uint32_t begin = first; begin < first + region_count; begin += kRegionsAtOnce) {
+    std::lock_guard lock(mutex_);
+    const uint64_t now_ns = clock_.monotonic_ns();
+    const uint32_t end = std::min(begin + kRegionsAtOnce, first + region_count);
+    for (uint32_t number = begin; number < end; ++number) {
+      const Region& region = regions_[number];
+      if (!is_victim_locked(region, now_ns)) continue;
+      const Victim candidate{number, region.live == 0, region.last_use_tick};
+      if (best.size() == wanted && !better(candidate, best.front())) continue;
+      best.push_back(candidate);
+      std::push_heap(best.begin(), best.end(), better);
+      if (best.size() <= wanted) continue;
+      std::pop_heap(best.begin(), best.end(), better);
+      best.pop_back();
+    }
+  }
+  std::sort(best.begin(), best.end(), [&](const Victim& a, const Victim& b) { return better(b, a); });
+  std::lock_guard lock(mutex_);
+  device_states_[device].victims = std::move(best);
 }
 
 std::vector<bool> Catalog::evict(uint32_t number, std::span<const EvictedBlock> blocks) {
@@ -493,36 +539,42 @@ bool Catalog::take_ownership_doubt(uint16_t device) {
 std::optional<uint32_t> Catalog::next_bitmap(uint16_t device, format::DeadBitmap& copy) {
   std::lock_guard lock(mutex_);
   DeviceState& state = device_states_[device];
-  if (!write_refusal_.ok() || state.bitmaps_dirty == 0) return std::nullopt;
-  const uint32_t first = first_region_[device];
-  for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
+  if (!write_refusal_.ok()) return std::nullopt;
+  for (size_t left = state.bitmaps_dirty.size(); left != 0; --left) {
+    const uint32_t number = state.bitmaps_dirty.front();
+    state.bitmaps_dirty.pop_front();
     Region& region = regions_[number];
+    region.bitmap_queued = false;
+    if (!region.bitmap_dirty) continue;  // reclaimed meanwhile
     // I7 again: the late write could undo a later one.
-    if (!region.bitmap_dirty || region.state == RegionState::kRetiring || region.unknown_writes != 0) continue;
+    if (region.state == RegionState::kRetiring || region.unknown_writes != 0) {
+      queue_bitmap_locked(region);
+      continue;
+    }
     region.bitmap_dirty = false;
     copy = region.dead;
     return number;
   }
-  state.bitmaps_dirty = 0;
-  for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
-    state.bitmaps_dirty += regions_[number].bitmap_dirty ? 1 : 0;  // left alone above
-  }
   return std::nullopt;
+}
+
+void Catalog::queue_bitmap_locked(Region& region) {
+  region.bitmap_dirty = true;
+  if (std::exchange(region.bitmap_queued, true)) return;
+  device_states_[region.device].bitmaps_dirty.push_back(static_cast<uint32_t>(&region - regions_.data()));
 }
 
 void Catalog::bitmap_done(uint32_t number, const Status& status) {
   if (status.ok()) return;
   std::lock_guard lock(mutex_);
-  regions_[number].bitmap_dirty = true;  // tried again with the next flush
-  ++device_states_[regions_[number].device].bitmaps_dirty;
+  queue_bitmap_locked(regions_[number]);  // tried again with the next flush
   note_failure_locked();
 }
 
 Status Catalog::bitmaps_left_alone(uint16_t device) {
   std::lock_guard lock(mutex_);
-  const uint32_t first = first_region_[device];
   uint32_t count = 0;
-  for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
+  for (const uint32_t number : device_states_[device].bitmaps_dirty) {
     const Region& region = regions_[number];
     if (!region.bitmap_dirty || region.state == RegionState::kRetiring) continue;
     // Others became dirty during this round: the next flush's business.

@@ -80,6 +80,7 @@ struct Region {
 
   format::DeadBitmap dead;  // empty until a slot dies
   bool bitmap_dirty = false;
+  bool bitmap_queued = false;  // its number is in the device's list of dirty ones
   uint64_t bitmap_sequence = 0;
   uint32_t bitmap_copy = 0;  // keeper
 

@@ -220,6 +220,21 @@ TEST_F(Regions, ARegionWithoutALiveBlockGoesFirst) {
   EXPECT_GE(live, 5u);
 }
 
+TEST_F(Regions, OfAManyRegionPoolARegionFoundAsVictimAndReadSinceIsSpared) {
+  make(256);  // victims are found several at a time
+  std::vector<Name> names;
+  while (sim().number("regions_reclaimed") < 1) {
+    names.push_back(key(std::to_string(names.size())));
+    put(names.back(), 700'000);
+  }
+  size_t oldest = 0;
+  while (!sim().is_live(names[oldest])) ++oldest;
+  EXPECT_EQ(sim().get(names[oldest]).status, ItemStatus::kHit);
+  for (int i = 0; i < 8; ++i) put(key("new " + std::to_string(i)), 700'000);
+  EXPECT_TRUE(sim().is_live(names[oldest]));
+  EXPECT_FALSE(sim().is_live(names[oldest + 1]));
+}
+
 // ---- what the numbers say --------------------------------------------------------------------------------------
 
 TEST_F(Regions, LiveAndOccupiedBytesAreTold) {
