@@ -71,7 +71,7 @@ class KVStoreL2Adapter(L2AdapterInterface):
         # Held while LMCache is told anything, so that a listener being replayed hears of no event twice or too late.
         self._notice_lock = threading.RLock()
         self._locks: Counter[ObjectKey] = Counter()
-        self._lookups: dict[L2TaskId, Bitmap] = {}
+        self._lookups: dict[L2TaskId, tuple[Bitmap, list[ObjectKey]]] = {}
         self._task_ids = itertools.count(1)
         self._registered_l1: tuple[int, int] | None = None
         self._l1_path = "unregistered"
@@ -165,17 +165,20 @@ class KVStoreL2Adapter(L2AdapterInterface):
                     found.set(position)
                     hits.append(keys[position])
         task_id = next(self._task_ids)
+        forgotten: list[ObjectKey] = []
         with self._lock:
             self._locks.update(hits)
-            self._lookups[task_id] = found
+            self._lookups[task_id] = found, hits
             while len(self._lookups) > _LOOKUPS_MAX:
-                del self._lookups[next(iter(self._lookups))]
+                forgotten += self._lookups.pop(next(iter(self._lookups)))[1]
+        self._unpin(self._take_locks(forgotten))
         self._lookup_event.notify()
         return task_id
 
     def query_lookup_and_lock_result(self, task_id: L2TaskId) -> Bitmap | None:
         with self._lock:
-            return self._lookups.pop(task_id, None)
+            bitmap, _ = self._lookups.pop(task_id, (None, []))
+        return bitmap
 
     def submit_unlock(self, keys: list[ObjectKey]) -> None:
         """Give up one lock of each key; what is not locked is left alone.
@@ -183,19 +186,26 @@ class KVStoreL2Adapter(L2AdapterInterface):
         A load of ``keys`` that is still in flight is given up first: LMCache frees its buffers when this returns.
         Waits for pieces that are on the device, at most ``load_timeout_s`` (``close_timeout_s`` without a limit).
         """
+        unlocked = self._take_locks(keys)
         with self._lock:
-            unlocked = []
-            for key in keys:
-                count = self._locks.get(key, 0)
-                if count > 0:
-                    unlocked.append(key)
-                    if count > 1:
-                        self._locks[key] = count - 1
-                    else:
-                        del self._locks[key]
             left = {key: self._locks.get(key, 0) for key in keys}
         self._loads.unlock(keys, left, self._config.load_timeout_s or self._config.close_timeout_s)
-        for batch in self._batches.of(unlocked):
+        self._unpin(unlocked)
+
+    def _take_locks(self, keys: Sequence[ObjectKey]) -> list[ObjectKey]:
+        """Take one lock off each key that has one; return those that had."""
+        unlocked = []
+        with self._lock:
+            for key in keys:
+                if self._locks[key] > 0:
+                    self._locks[key] -= 1
+                    unlocked.append(key)
+                if self._locks[key] == 0:
+                    del self._locks[key]
+        return unlocked
+
+    def _unpin(self, keys: Sequence[ObjectKey]) -> None:
+        for batch in self._batches.of(keys):
             try:
                 batch.space.unpin(batch.keys, salts=batch.salts)
             except KvStoreError as error:

@@ -304,6 +304,17 @@ def test_chain_positions_are_learnt_from_lookups(adapter):
     assert depths == {(2, 1): 2, (0, 1): 0, (1, 0): 1}
 
 
+def test_a_lookup_whose_result_nobody_takes_does_not_lock_for_ever(adapter, monkeypatch):
+    monkeypatch.setattr("kvstore.lmcache.l2_adapter._LOOKUPS_MAX", 2)
+    keys = [object_key(i) for i in range(3)]
+    store(adapter, keys, [memory_obj(1.0) for _ in keys])
+    for key in keys:
+        adapter.submit_lookup_and_lock_task([key], {})
+    assert adapter.report_status()["locked_key_count"] == 2
+    adapter.delete(keys)
+    assert present(adapter, keys) == [1, 2]
+
+
 def test_status_names_both_figures_and_the_path(adapter):
     store(adapter, [object_key(1)], [memory_obj(1.0)])
     status = adapter.report_status()
