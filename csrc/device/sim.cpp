@@ -75,11 +75,20 @@ struct SimDisk::Impl {
   uint64_t releases = 0;  // +1 per release_stuck()
   uint64_t stuck_count = 0;
 
+  uint64_t ticks = 0;  // requests executed and ghosts landed
+  std::vector<SimHit> hits;
+
   struct GhostWrite {
     uint64_t offset_bytes;
     std::vector<uint8_t> data;
   };
-  std::vector<GhostWrite> ghosts;  // stuck writes whose queue is gone
+  struct GhostRead {
+    uint64_t offset_bytes;
+    std::vector<iovec> buffers;
+  };
+  std::vector<GhostWrite> orphan_writes;  // stuck, and their queue is gone
+  std::vector<GhostRead> orphan_reads;
+  std::vector<GhostWrite> failed_writes;  // reported as failed, to land all the same
 
   std::mutex registry_mutex;
   std::vector<SimQueue*> queues;
@@ -97,6 +106,32 @@ struct SimDisk::Impl {
     return {};
   }
 
+  void note_hit(SimFault fault, IoOp op, uint64_t offset_bytes, uint64_t bytes, uint64_t other_offset_bytes) {
+    hits.push_back({fault, op, offset_bytes, bytes, other_offset_bytes, ticks});
+  }
+
+  void land(std::vector<GhostWrite>& writes) {
+    for (const GhostWrite& ghost : writes) {
+      if (ghost.offset_bytes + ghost.data.size() > medium.size_bytes()) continue;
+      ++ticks;
+      medium.write(ghost.offset_bytes, ghost.data.data(), ghost.data.size(), false);
+      note_hit(SimFault::kGhost, IoOp::kWrite, ghost.offset_bytes, ghost.data.size(), ghost.offset_bytes);
+    }
+    writes.clear();
+  }
+
+  void land(std::vector<GhostRead>& reads) {
+    for (const GhostRead& ghost : reads) {
+      uint64_t offset_bytes = ghost.offset_bytes;
+      for (const iovec& buffer : ghost.buffers) {
+        const uint64_t end = std::min(offset_bytes + buffer.iov_len, medium.size_bytes());
+        if (end > offset_bytes) medium.read(offset_bytes, static_cast<uint8_t*>(buffer.iov_base), end - offset_bytes);
+        offset_bytes += buffer.iov_len;
+      }
+    }
+    reads.clear();
+  }
+
   void count_operation(IoOp op) {
     if (op == IoOp::kRead && !count_reads) return;
     ++operations;
@@ -109,6 +144,19 @@ struct SimDisk::Impl {
     const std::vector<uint8_t> data =
         gather(request, std::min(request_bytes(request), size_bytes - request.offset_bytes));
     medium.write_partly(request.offset_bytes, data.data(), align_down(data.size(), kSimSectorBytes));
+  }
+
+  // Some sectors of a read are in its buffer before it is reported.
+  void arrive_partly(const IoRequest& request) {
+    const uint64_t bytes = request_bytes(request);
+    if (request.op != IoOp::kRead || request.offset_bytes + bytes > medium.size_bytes()) return;
+    if (!medium.is_readable(request.offset_bytes, bytes)) return;
+    std::vector<uint8_t> data = gather(request, bytes);
+    for (uint64_t done = 0; done < data.size(); done += kSimSectorBytes) {
+      const uint64_t run = std::min<uint64_t>(kSimSectorBytes, data.size() - done);
+      if (random.below(2) == 0) medium.read(request.offset_bytes + done, data.data() + done, run);
+    }
+    scatter(request, data);
   }
 };
 
@@ -252,7 +300,10 @@ class SimQueue final : public IoQueue {
     const IoRequest& request = *pending.request;
     if (keeps_ghosts && is_stuck(pending)) {
       if (request.op == IoOp::kWrite) {
-        disk.ghosts.push_back({request.offset_bytes, gather(request, request_bytes(request))});
+        disk.orphan_writes.push_back({request.offset_bytes, gather(request, request_bytes(request))});
+      } else if (request.op == IoOp::kRead && pending.rule.value == 0) {
+        disk.orphan_reads.push_back(
+            {request.offset_bytes, {request.segments, request.segments + request.segment_count}});
       }
       return;
     }
@@ -282,7 +333,23 @@ class SimQueue final : public IoQueue {
     return soonest_ns > now_ns ? soonest_ns - now_ns : 0;
   }
 
+  // The device moves bytes when it likes: of overlapping writes each sector may be anybody's, a buffer that is changed
+  // too soon is written changed, one that is given back too soon is written to.
+  void move_early() {
+    for (const Pending& pending : pending_) {
+      if (pending.disk == nullptr || !devices_[pending.request->device_index]->options().early) continue;
+      SimDisk::Impl& disk = *pending.disk;
+      const std::lock_guard<std::recursive_mutex> lock(disk.mutex);
+      if (pending.life != disk.life || disk.stopped || pending.submitted_stopped) continue;
+      if (pending.rule.fault != SimFault::kNone && pending.rule.fault != SimFault::kStuck) continue;
+      if (disk.random.below(8) != 0 || check(*pending.request) != 0) continue;
+      disk.land_partly(*pending.request);
+      disk.arrive_partly(*pending.request);
+    }
+  }
+
   uint32_t complete_ready(std::span<IoRequest*> completed, uint64_t now_ns) {
+    move_early();
     uint32_t count = 0;
     while (count < completed.size()) {
       std::vector<size_t> ready;
@@ -333,7 +400,16 @@ class SimQueue final : public IoQueue {
     if (const int64_t error = check(request); error != 0) return error;
     const SimRule& rule = pending.rule;
     disk.count_operation(request.op);
+    ++disk.ticks;
+    if (rule.fault != SimFault::kNone && rule.fault != SimFault::kGhost) {
+      disk.note_hit(rule.fault, request.op, request.offset_bytes, request_bytes(request),
+                    rule.fault == SimFault::kMisdirected ? rule.value : request.offset_bytes);
+    }
     if (rule.fault == SimFault::kAgain) return -EAGAIN;
+    if (rule.fault == SimFault::kGhost && request.op == IoOp::kWrite) {
+      disk.failed_writes.push_back({request.offset_bytes, gather(request, request_bytes(request))});
+      return rule.value == 0 ? -EIO : -static_cast<int64_t>(rule.value);
+    }
     if (rule.fault == SimFault::kError) return rule.value == 0 ? -EIO : -static_cast<int64_t>(rule.value);
     if (rule.fault == SimFault::kStuck && rule.value != 0) return -static_cast<int64_t>(rule.value);
     switch (request.op) {
@@ -365,18 +441,38 @@ class SimQueue final : public IoQueue {
   static uint64_t bytes_to_move(uint64_t size_bytes, uint64_t offset_bytes, uint64_t bytes, const SimRule& rule) {
     if (offset_bytes >= size_bytes) return 0;
     bytes = std::min(bytes, size_bytes - offset_bytes);
-    return rule.fault == SimFault::kShort ? std::min(bytes, align_down(rule.value, kSimSectorBytes)) : bytes;
+    const bool is_part = rule.fault == SimFault::kShort || rule.fault == SimFault::kAgainAfterPart;
+    return is_part ? std::min(bytes, align_down(rule.value, kSimSectorBytes)) : bytes;
+  }
+
+  static int64_t reported(const SimRule& rule, uint64_t moved) {
+    if (rule.fault == SimFault::kAgainAfterPart) return -EAGAIN;
+    return rule.fault == SimFault::kErrorAfterWrite ? -EIO : static_cast<int64_t>(moved);
+  }
+
+  // The medium itself changes at byte `value` of a request to it.
+  static void damage(SimDisk::Impl& disk, const IoRequest& request, const SimRule& rule) {
+    const uint64_t place = request.offset_bytes + rule.value;
+    if (rule.value >= request_bytes(request) || place >= disk.medium.size_bytes()) return;
+    if (rule.fault == SimFault::kRot) disk.medium.flip(place, static_cast<uint32_t>(disk.random.below(8)));
+    if (rule.fault == SimFault::kLatent) disk.medium.spoil(place);
   }
 
   static int64_t read(SimDisk::Impl& disk, const IoRequest& request, const SimRule& rule) {
     const uint64_t from = rule.fault == SimFault::kMisdirected ? rule.value : request.offset_bytes;
     std::vector<uint8_t> data(bytes_to_move(disk.medium.size_bytes(), from, request_bytes(request), rule));
-    disk.medium.read(from, data.data(), data.size());
+    damage(disk, request, rule);
+    if (!disk.medium.is_readable(from, data.size())) return -EIO;
+    if (rule.fault == SimFault::kStale) {
+      disk.medium.read_previous(from, data.data(), data.size());
+    } else {
+      disk.medium.read(from, data.data(), data.size());
+    }
     if (rule.fault == SimFault::kBitRot && rule.value < data.size()) {
       data[rule.value] = static_cast<uint8_t>(data[rule.value] ^ (1u << disk.random.below(8)));
     }
     scatter(request, data);
-    return rule.fault == SimFault::kErrorAfterWrite ? -EIO : static_cast<int64_t>(data.size());
+    return reported(rule, data.size());
   }
 
   int64_t write(SimDisk::Impl& disk, const IoRequest& request, const SimRule& rule) {
@@ -384,11 +480,12 @@ class SimQueue final : public IoQueue {
     if (rule.fault == SimFault::kLost) return static_cast<int64_t>(total);
     const uint64_t to = rule.fault == SimFault::kMisdirected ? rule.value : request.offset_bytes;
     const uint64_t moved = bytes_to_move(disk.medium.size_bytes(), to, total, rule);
-    if (moved == 0 && total > 0 && rule.fault != SimFault::kShort) return -ENOSPC;
+    if (moved == 0 && bytes_to_move(disk.medium.size_bytes(), to, total, {}) == 0 && total > 0) return -ENOSPC;
     const std::vector<uint8_t> data = gather(request, moved);
     const bool durable = request.durable || !devices_[request.device_index]->options().volatile_cache;
     disk.medium.write(to, data.data(), align_down(data.size(), kSimSectorBytes), durable);
-    return rule.fault == SimFault::kErrorAfterWrite ? -EIO : static_cast<int64_t>(moved);
+    damage(disk, request, rule);
+    return reported(rule, moved);
   }
 
   static int64_t flush(SimDisk::Impl& disk, const Pending& pending) {
@@ -456,7 +553,12 @@ void SimDisk::power_cut(bool cache_survives) {
   impl_->stopped = false;
   impl_->stop_at = UINT64_MAX;
   impl_->stuck_count = 0;
-  impl_->ghosts.clear();
+  // The memory they would land in is gone with the process.
+  impl_->orphan_reads.clear();
+  if (!cache_survives) {
+    impl_->orphan_writes.clear();
+    impl_->failed_writes.clear();
+  }
 }
 
 void SimDisk::add_rule(SimRule rule) {
@@ -471,13 +573,35 @@ void SimDisk::clear_rules() {
 
 void SimDisk::release_stuck() {
   const std::lock_guard<std::recursive_mutex> lock(impl_->mutex);
-  for (const Impl::GhostWrite& ghost : impl_->ghosts) {
-    if (ghost.offset_bytes + ghost.data.size() > impl_->medium.size_bytes()) continue;
-    impl_->medium.write(ghost.offset_bytes, ghost.data.data(), ghost.data.size(), false);
-  }
-  impl_->ghosts.clear();
+  impl_->land(impl_->orphan_writes);
+  impl_->land(impl_->orphan_reads);
   impl_->stuck_count = 0;
   ++impl_->releases;
+}
+
+void SimDisk::land_ghosts() {
+  const std::lock_guard<std::recursive_mutex> lock(impl_->mutex);
+  impl_->land(impl_->failed_writes);
+}
+
+uint64_t SimDisk::ghost_count() const {
+  const std::lock_guard<std::recursive_mutex> lock(impl_->mutex);
+  return impl_->failed_writes.size();
+}
+
+void SimDisk::keep_previous() {
+  const std::lock_guard<std::recursive_mutex> lock(impl_->mutex);
+  impl_->medium.keep_previous();
+}
+
+std::vector<SimHit> SimDisk::take_hits() {
+  const std::lock_guard<std::recursive_mutex> lock(impl_->mutex);
+  return std::exchange(impl_->hits, {});
+}
+
+uint64_t SimDisk::ticks() const {
+  const std::lock_guard<std::recursive_mutex> lock(impl_->mutex);
+  return impl_->ticks;
 }
 
 uint64_t SimDisk::stuck_count() const {

@@ -42,8 +42,44 @@ void SimMedium::read(uint64_t offset_bytes, uint8_t* target, uint64_t bytes) con
   }
 }
 
+void SimMedium::read_previous(uint64_t offset_bytes, uint8_t* target, uint64_t bytes) const {
+  while (bytes > 0) {
+    const uint64_t run = std::min(bytes, kChunkBytes - offset_bytes % kChunkBytes);
+    const auto chunk = previous_.find(offset_bytes / kChunkBytes);
+    if (chunk == previous_.end()) {
+      read(offset_bytes, target, run);
+    } else {
+      std::memcpy(target, chunk->second.get() + offset_bytes % kChunkBytes, run);
+    }
+    offset_bytes += run;
+    target += run;
+    bytes -= run;
+  }
+}
+
+void SimMedium::flip(uint64_t offset_bytes, uint32_t bit) {
+  const uint8_t mask = static_cast<uint8_t>(1u << bit);
+  *chunk_for_write(offset_bytes) ^= mask;
+  const auto undo = undo_.find(align_down(offset_bytes, kSimSectorBytes));
+  if (undo != undo_.end()) undo->second.durable[offset_bytes % kSimSectorBytes] ^= mask;
+}
+
+bool SimMedium::is_readable(uint64_t offset_bytes, uint64_t bytes) const {
+  const auto first = spoiled_.lower_bound(align_down(offset_bytes, kSimSectorBytes));
+  return first == spoiled_.end() || *first >= offset_bytes + bytes;
+}
+
 void SimMedium::write_sector(uint64_t offset_bytes, const uint8_t* source, bool durable) {
   uint8_t* place = chunk_for_write(offset_bytes);
+  if (keeps_previous_) {
+    std::unique_ptr<uint8_t[]>& chunk = previous_[offset_bytes / kChunkBytes];
+    if (chunk == nullptr) {
+      chunk = std::make_unique<uint8_t[]>(kChunkBytes);
+      std::memcpy(chunk.get(), place - offset_bytes % kChunkBytes, kChunkBytes);
+    }
+    std::memcpy(chunk.get() + offset_bytes % kChunkBytes, place, kSimSectorBytes);
+  }
+  if (!spoiled_.empty()) spoiled_.erase(offset_bytes);
   if (durable) {
     undo_.erase(offset_bytes);
   } else {
@@ -73,6 +109,7 @@ void SimMedium::write_partly(uint64_t offset_bytes, const uint8_t* source, uint6
 void SimMedium::poke(uint64_t offset_bytes, const uint8_t* source, uint64_t bytes) {
   copy_in(offset_bytes, source, bytes);
   const uint64_t end = offset_bytes + bytes;
+  spoiled_.erase(spoiled_.lower_bound(align_down(offset_bytes, kSimSectorBytes)), spoiled_.lower_bound(end));
   undo_.erase(undo_.lower_bound(align_down(offset_bytes, kSimSectorBytes)), undo_.lower_bound(end));
 }
 
@@ -103,6 +140,8 @@ void SimMedium::resize(uint64_t size_bytes) {
   // What lies past a smaller end is gone, also when the disk grows again.
   std::erase_if(undo_, [size_bytes](const auto& entry) { return entry.first >= size_bytes; });
   std::erase_if(chunks_, [size_bytes](const auto& entry) { return entry.first * kChunkBytes >= size_bytes; });
+  std::erase_if(previous_, [size_bytes](const auto& entry) { return entry.first * kChunkBytes >= size_bytes; });
+  spoiled_.erase(spoiled_.lower_bound(size_bytes), spoiled_.end());
   if (size_bytes % kChunkBytes != 0) {
     const auto last = chunks_.find(size_bytes / kChunkBytes);
     if (last != chunks_.end()) {

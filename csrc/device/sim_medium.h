@@ -6,6 +6,7 @@
 // Reads see every write at once. For each 512-byte sector whose last write is not durable the content that a
 // power cut may bring back is kept beside it. A rewrite of such a sector may make the content in between the
 // durable one, as a drive that destages when it likes may. Memory is taken only for what was written.
+// What a sector held before its last write is kept on request, for stale reads; so are sectors that cannot be read.
 
 #pragma once
 
@@ -13,9 +14,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <unordered_map>
 
 #include "base/clock.h"
+#include "base/units.h"
 
 namespace kvstore::device {
 
@@ -33,6 +36,17 @@ class SimMedium {
   void write(uint64_t offset_bytes, const uint8_t* source, uint64_t bytes, bool durable);
   void poke(uint64_t offset_bytes, const uint8_t* source, uint64_t bytes);  // durable
 
+  // From now on what each sector held before its last write is kept; sectors not written since read as they are.
+  void keep_previous() { keeps_previous_ = true; }
+  void read_previous(uint64_t offset_bytes, uint8_t* target, uint64_t bytes) const;
+
+  // One bit of the medium turns over, in the cache and for good.
+  void flip(uint64_t offset_bytes, uint32_t bit);
+
+  // A latent error: the sector cannot be read until it is written again.
+  void spoil(uint64_t offset_bytes) { spoiled_.insert(align_down(offset_bytes, kSimSectorBytes)); }
+  bool is_readable(uint64_t offset_bytes, uint64_t bytes) const;
+
   // A write that was cut off: nothing, all or some sectors land, as the seed decides; none is durable yet.
   void write_partly(uint64_t offset_bytes, const uint8_t* source, uint64_t bytes);
 
@@ -47,6 +61,7 @@ class SimMedium {
  private:
   static constexpr uint64_t kChunkBytes = 65536;
   using Sector = std::array<uint8_t, kSimSectorBytes>;
+  using Chunks = std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>>;  // absent = zeros
   struct Undo {
     Sector durable;            // what the medium holds should the cache be lost
     uint64_t first_write = 0;  // number of the oldest write that is not durable
@@ -59,8 +74,11 @@ class SimMedium {
   uint64_t size_bytes_;
   SeededRandom& random_;
   uint64_t write_count_ = 0;
-  std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>> chunks_;  // absent = zeros
+  Chunks chunks_;
   std::map<uint64_t, Undo> undo_;  // by sector offset; ordered, so that equal seeds take equal decisions everywhere
+  bool keeps_previous_ = false;
+  Chunks previous_;  // of chunks written since; a sector not written since is as it is in chunks_
+  std::set<uint64_t> spoiled_;
 };
 
 }  // namespace kvstore::device

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <set>
 
@@ -329,6 +330,121 @@ TEST(SimFaults, AStuckWriteOfAQueueThatIsGoneLandsLateAsAGhost) {
   EXPECT_TRUE(sim.holds(0, ghost));
 }
 
+TEST(SimFaults, AStuckReadOfAQueueThatIsGoneLandsInItsBufferLate) {
+  Sim sim;
+  AlignedBuffer data = random_buffer(kPage, 1), buffer = filled(kPage, 0);
+  ASSERT_EQ(sim.write(0, data), 4096);
+  sim.add(SimFault::kStuck);
+  auto read = std::make_unique<Transfer>(IoOp::kRead, 0, buffer.data(), kPage);
+  ASSERT_TRUE(sim.queue->submit(&read->request));
+  sim.queue = sim.make_queue();
+  EXPECT_EQ(buffer.data()[0], 0);
+  sim.disk.release_stuck();
+  EXPECT_EQ(std::memcmp(buffer.data(), data.data(), kPage), 0);
+}
+
+TEST(SimFaults, AWriteReportedAsFailedLandsLaterOverWhatCameAfter) {
+  Sim sim;
+  AlignedBuffer ghost = random_buffer(kPage, 1), later = random_buffer(kPage, 2);
+  sim.add(SimFault::kGhost, IoOp::kWrite, ETIMEDOUT);
+  EXPECT_EQ(sim.write(0, ghost), -ETIMEDOUT);
+  ASSERT_EQ(sim.write(0, later, true), 4096);
+  EXPECT_EQ(sim.disk.ghost_count(), 1u);
+  EXPECT_TRUE(sim.holds(0, later));
+  sim.disk.power_cut(true);  // the process that wrote it may be dead
+  sim.disk.land_ghosts();
+  EXPECT_TRUE(sim.holds(0, ghost));
+  EXPECT_EQ(sim.disk.ghost_count(), 0u);
+  sim.disk.power_cut(false);
+  const std::vector<SimHit> hits = sim.disk.take_hits();
+  ASSERT_EQ(hits.size(), 1u);
+  EXPECT_EQ(hits[0].tick, 3u) << "when it landed, not when it was sent";
+}
+
+TEST(SimFaults, AGhostDoesNotOutliveThePower) {
+  Sim sim;
+  AlignedBuffer ghost = random_buffer(kPage, 1);
+  sim.add(SimFault::kGhost, IoOp::kWrite);
+  EXPECT_EQ(sim.write(0, ghost), -EIO);
+  sim.disk.power_cut(false);
+  sim.disk.land_ghosts();
+  EXPECT_FALSE(sim.holds(0, ghost));
+}
+
+TEST(SimFaults, AgainAfterAPartHasMovedThatPart) {
+  Sim sim;
+  AlignedBuffer data = random_buffer(2 * kPage, 1), zeros = filled(2 * kPage, 0);
+  sim.add(SimFault::kAgainAfterPart, IoOp::kWrite, kPage + 100);
+  EXPECT_EQ(sim.write(0, data), -EAGAIN);
+  std::memset(data.data() + kPage, 0, kPage);
+  EXPECT_TRUE(sim.holds(0, data));
+  sim.add(SimFault::kAgainAfterPart, IoOp::kRead, kSector);
+  EXPECT_EQ(sim.read(0, zeros), -EAGAIN);
+  EXPECT_EQ(std::memcmp(zeros.data(), data.data(), kSector), 0);
+  EXPECT_EQ(zeros.data()[kSector], 0);
+}
+
+TEST(SimFaults, AStaleReadReturnsWhatWasThereBeforeTheLastWrite) {
+  Sim sim;
+  sim.disk.keep_previous();
+  AlignedBuffer first = random_buffer(kPage, 1), second = random_buffer(kPage, 2), read(2 * kPage);
+  ASSERT_EQ(sim.write(0, first, true), 4096);
+  ASSERT_EQ(sim.write(kPage, first), 4096);
+  ASSERT_EQ(sim.write(0, second), 4096);
+  sim.add(SimFault::kStale, IoOp::kRead);
+  EXPECT_EQ(sim.read(0, read), 8192);
+  EXPECT_EQ(std::memcmp(read.data(), first.data(), kPage), 0);
+  EXPECT_EQ(read.data()[kPage], 0) << "nothing was there before";
+  EXPECT_EQ(sim.read(0, read), 8192);
+  EXPECT_EQ(std::memcmp(read.data(), second.data(), kPage), 0) << "the medium is right";
+}
+
+TEST(SimFaults, RotOnTheMediumStaysUntilItIsWrittenAgain) {
+  for (const IoOp op : {IoOp::kWrite, IoOp::kRead}) {
+    Sim sim;
+    AlignedBuffer data = random_buffer(kPage, 1), read(kPage);
+    sim.add(SimFault::kRot, op, 77);
+    ASSERT_EQ(sim.write(0, data, true), 4096);
+    ASSERT_EQ(sim.read(0, read), 4096);
+    sim.disk.power_cut(false);
+    const std::vector<uint8_t> left = sim.peek(0, kPage);
+    EXPECT_EQ(__builtin_popcount(static_cast<unsigned>(left[77] ^ data.data()[77])), 1);
+    EXPECT_EQ(left[77], read.data()[77]);
+    EXPECT_EQ(left[78], data.data()[78]);
+    sim.queue = sim.make_queue();
+    ASSERT_EQ(sim.write(0, data), 4096);
+    EXPECT_TRUE(sim.holds(0, data));
+  }
+}
+
+TEST(SimFaults, ALatentErrorFailsReadsOfItsSectorUntilItIsWrittenAgain) {
+  Sim sim;
+  AlignedBuffer data = random_buffer(2 * kPage, 1), page(kPage);
+  sim.add(SimFault::kLatent, IoOp::kWrite, kPage + 600);
+  ASSERT_EQ(sim.write(0, data), 8192);
+  EXPECT_EQ(sim.read(0, page), 4096) << "the page before it";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(sim.read(kPage, page), -EIO);
+  EXPECT_EQ(run_transfer(*sim.queue, IoOp::kRead, kPage, page.data(), kSector), 512) << "its neighbour";
+  ASSERT_EQ(sim.write(kPage, page), 4096);
+  EXPECT_EQ(sim.read(0, data), 8192);
+}
+
+TEST(SimFaults, HitsTellWhatWasHitWhereAndWhen) {
+  Sim sim;
+  AlignedBuffer data(kPage);
+  ASSERT_EQ(sim.write(0, data), 4096);
+  sim.add(SimFault::kMisdirected, IoOp::kWrite, kMiB);
+  ASSERT_EQ(sim.write(kPage, data), 4096);
+  const std::vector<SimHit> hits = sim.disk.take_hits();
+  ASSERT_EQ(hits.size(), 1u);
+  EXPECT_EQ(hits[0].fault, SimFault::kMisdirected);
+  EXPECT_EQ(hits[0].offset_bytes, kPage);
+  EXPECT_EQ(hits[0].other_offset_bytes, kMiB);
+  EXPECT_EQ(hits[0].bytes, kPage);
+  EXPECT_EQ(hits[0].tick, sim.disk.ticks());
+  EXPECT_TRUE(sim.disk.take_hits().empty());
+}
+
 TEST(SimFaults, ALostWriteSaysItWasDone) {
   Sim sim;
   AlignedBuffer data = random_buffer(kPage, 1);
@@ -391,6 +507,52 @@ TEST(SimFaults, ARuleSkipsHitsAndIsLimitedToItsBytes) {
 }
 
 // ---- time, order, medium ---------------------------------------------------------------------------------
+
+TEST(SimOrder, OverlappingWritesInFlightEndInAnyOrder) {
+  std::set<uint8_t> last;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    Sim sim(seed);
+    AlignedBuffer one = filled(kPage, 1), two = filled(kPage, 2);
+    Transfer first(IoOp::kWrite, 0, one.data(), kPage), second(IoOp::kWrite, 0, two.data(), kPage);
+    ASSERT_TRUE(sim.queue->submit(&first.request));
+    ASSERT_TRUE(sim.queue->submit(&second.request));
+    IoRequest* completed[2];
+    for (uint32_t count = 0; count < 2;) count += sim.queue->poll(completed, 1).value();
+    last.insert(sim.peek(0, 1)[0]);
+  }
+  EXPECT_EQ(last, (std::set<uint8_t>{1, 2}));
+}
+
+TEST(SimOrder, WhatIsInFlightMovesSectorBySectorBeforeItIsReported) {
+  size_t landed = 0, arrived = 0, missing = 0;
+  for (uint64_t seed = 0; seed < 40; ++seed) {
+    SimDeviceOptions options;
+    options.early = true;
+    Sim sim(seed, options);
+    AlignedBuffer ones = filled(16 * kPage, 1), twos = filled(16 * kPage, 2), target = filled(16 * kPage, 0);
+    ASSERT_EQ(sim.write(kMiB, twos, true), 65536);
+    sim.add(SimFault::kStuck, {}, 0, 0, 2);  // neither is reported
+    Transfer write(IoOp::kWrite, 0, ones.data(), ones.size()), read(IoOp::kRead, kMiB, target.data(), target.size());
+    ASSERT_TRUE(sim.queue->submit(&write.request));
+    ASSERT_TRUE(sim.queue->submit(&read.request));
+    IoRequest* completed[2];
+    for (int polls = 0; polls < 4; ++polls) ASSERT_EQ(sim.queue->poll(completed, 0).value(), 0u);
+    for (size_t sector = 0; sector < ones.size(); sector += kSector) {
+      const uint8_t on_medium = sim.peek(sector, 1)[0], in_buffer = target.data()[sector];
+      ASSERT_LE(on_medium, 1);
+      landed += on_medium == 1;
+      arrived += in_buffer == 2;
+      missing += (on_medium == 0) + (in_buffer == 0);
+    }
+    sim.disk.release_stuck();
+    for (uint32_t count = 0; count < 2;) count += sim.queue->poll(completed, 1).value();
+    ASSERT_TRUE(sim.holds(0, ones)) << "in the end all of it has";
+    ASSERT_EQ(std::memcmp(target.data(), twos.data(), target.size()), 0);
+  }
+  EXPECT_GT(landed, 100u);
+  EXPECT_GT(arrived, 100u);
+  EXPECT_GT(missing, 100u);
+}
 
 TEST(Sim, LatencyPassesOnTheClockOnlyWhilePollWaits) {
   SimDeviceOptions options;
