@@ -4,12 +4,15 @@
 // Goal: no sequence of calls, faults and crashes makes the store answer wrong, hang, or keep what it should give back.
 // Method: seeded runs of a few hundred random operations on a simulated pool, judged by the oracle of sim_harness.h.
 // Each seed draws its own world (swarm testing): some operations and faults are switched off, the rest weighted wildly.
-// KVS_SEEDS=n runs n seeds, KVS_SEED=s runs the one that failed, KVS_TRACE=1 prints its operations.
+// KVS_SEEDS=n runs n seeds from KVS_FIRST_SEED, KVS_SECONDS=s as many as fit, KVS_SEED=s the one that failed (see
+// tools/replay), KVS_TRACE=1 prints its operations. The line that begins with KVS_SUMMARY is JSON: what the run came
+// to.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
@@ -25,13 +28,40 @@ using device::SimFault;
 constexpr uint64_t kSeedsDefault = 200;
 constexpr uint64_t kSizes[] = {1, 700, 4095, 4096, 4097, 9'000, 30'000, 64 * kKiB + 1, 100'000, 240'000};
 
-enum class Faults : uint8_t {
-  kNone,
-  kTransient,   // errors, short transfers, EAGAIN: nothing acknowledged as durable may go
-  kFlush,       // the same of flushes, which lose what was not durable
-  kStuck,       // requests that hang, and complete late
-  kCorrupting,  // rot, lost and misdirected I/O: anything may be a miss
+struct FaultKind {
+  SimFault fault;
+  IoOp op;
 };
+
+constexpr FaultKind kFaultKinds[] = {
+    // Nothing acknowledged as durable may go; while they last anything may be an error.
+    {SimFault::kError, IoOp::kRead},
+    {SimFault::kError, IoOp::kWrite},
+    {SimFault::kErrorAfterWrite, IoOp::kWrite},
+    {SimFault::kShort, IoOp::kRead},
+    {SimFault::kShort, IoOp::kWrite},
+    {SimFault::kAgain, IoOp::kRead},
+    {SimFault::kAgain, IoOp::kWrite},
+    {SimFault::kAgainAfterPart, IoOp::kRead},
+    {SimFault::kAgainAfterPart, IoOp::kWrite},
+    {SimFault::kFlushFails, IoOp::kFlush},
+    {SimFault::kStuck, IoOp::kRead},
+    {SimFault::kStuck, IoOp::kWrite},
+    // Of the medium: blocks whose own bytes they touch may be misses, at any time.
+    {SimFault::kLost, IoOp::kWrite},
+    {SimFault::kMisdirected, IoOp::kRead},
+    {SimFault::kMisdirected, IoOp::kWrite},
+    {SimFault::kBitRot, IoOp::kRead},
+    {SimFault::kRot, IoOp::kRead},
+    {SimFault::kRot, IoOp::kWrite},
+    {SimFault::kStale, IoOp::kRead},
+    {SimFault::kLatent, IoOp::kRead},
+    {SimFault::kLatent, IoOp::kWrite},
+    {SimFault::kGhost, IoOp::kWrite},
+};
+
+// The caller may be told of these, by errors or by blocks that are given up.
+bool excuses_while_open(SimFault fault) { return !is_of_the_medium(fault) || fault == SimFault::kGhost; }
 
 enum Action : uint32_t {
   kPut,
@@ -67,14 +97,14 @@ static_assert(std::size(kActionNames) == kActions);
 class RandomRun {
  public:
   explicit RandomRun(uint64_t seed) : random_(seed * 7919 + 17), sim_(draw_setup(seed)) {
-    faults_ = random_.below(10) < 4 ? Faults::kNone : static_cast<Faults>(1 + random_.below(4));
+    draw_faults();
     for (uint32_t& weight : weights_) weight = random_.below(4) == 0 ? 0 : 1 + static_cast<uint32_t>(random_.below(12));
     weights_[kPut] += 4;
     weights_[kGet] += 3;
     for (const Action rare : {kCloseOpen, kKill, kPowerCut, kJudge}) weights_[rare] = weights_[rare] / 5;
-    if (faults_ == Faults::kNone) weights_[kAddFault] = 0;
+    if (!has_faults_) weights_[kAddFault] = 0;
     keys_ = 10 + random_.below(120);
-    if (faults_ == Faults::kCorrupting) sim_.expect_metadata_to_rot();
+    if (has_rot_) sim_.expect_metadata_to_rot();
     sim_.context = "KVS_SEED=" + std::to_string(seed);
   }
 
@@ -86,14 +116,38 @@ class RandomRun {
       const Action action = choose();
       if (trace_) {
         std::printf("%u: %s, at %.3f s, faults %d\n", i, kActionNames[action],
-                    static_cast<double>(sim_.clock().monotonic_ns()) / 1e9, static_cast<int>(faults_));
+                    static_cast<double>(sim_.clock().monotonic_ns()) / 1e9, has_faults_);
       }
       act(action);
+      ++operations_;
     }
     if (sim_.is_open() && !::testing::Test::HasFailure()) settle();
   }
 
+  uint64_t operations() const { return operations_; }
+  SimStore& sim() { return sim_; }
+
  private:
+  // No faults, or one kind alone, or about half of them, some much more often than others.
+  void draw_faults() {
+    const uint64_t world = random_.below(10);
+    if (world < 3) return;
+    for (uint32_t& weight : fault_weights_) {
+      weight = world < 6 || random_.below(2) == 0 ? 0 : 1 + static_cast<uint32_t>(random_.below(8));
+    }
+    fault_weights_[random_.below(std::size(kFaultKinds))] = 4;
+    has_faults_ = true;
+    for (size_t i = 0; i < std::size(kFaultKinds); ++i) {
+      const SimFault fault = kFaultKinds[i].fault;
+      if (fault_weights_[i] == 0) continue;
+      has_rot_ = has_rot_ || is_of_the_medium(fault);
+      has_stuck_ = has_stuck_ || fault == SimFault::kStuck;
+      for (uint32_t disk = 0; fault == SimFault::kStale && disk < sim_.setup().devices; ++disk) {
+        sim_.disk(disk).keep_previous();
+      }
+    }
+  }
+
   SimSetup draw_setup(uint64_t seed) {
     SimSetup setup;
     setup.seed = seed;
@@ -103,6 +157,7 @@ class RandomRun {
     setup.min_block_bytes = random_.below(2) == 0 ? 4 * kKiB : 16 * kKiB;
     setup.device.volatile_cache = random_.below(4) != 0;
     setup.device.reorder = random_.below(4) != 0;
+    setup.device.early = random_.below(4) == 0;
     setup.device.is_fabric = random_.below(5) == 0;
     setup.device.dma_alignment_bytes = random_.below(2) == 0 ? 512 : 4;
     const uint64_t latencies[] = {0, 0, 80'000, 4'000'000};
@@ -120,7 +175,7 @@ class RandomRun {
   }
 
   void watch() {
-    if (faults_ != Faults::kNone) return;
+    if (has_faults_) return sim_.watch_damage();
     for (uint32_t i = 0; i < sim_.setup().devices; ++i) {
       checkers_.push_back(
           std::make_unique<OrderChecker>(sim_.disk(i), sim_.formatted(i), sim_.setup().device.volatile_cache));
@@ -215,7 +270,7 @@ class RandomRun {
     const uint64_t bytes = sim_.live_bytes(chosen);
     const uint64_t offset = random_.below(bytes);
     finish_all();  // it runs to completion: what else ends meanwhile is judged first
-    if (faults_ == Faults::kStuck) heal();
+    if (has_stuck_) heal();
     if (sim_.is_live(chosen)) sim_.get_part(chosen, offset, 1 + random_.below(bytes - offset), layout());
   }
   void erase() {
@@ -226,7 +281,7 @@ class RandomRun {
   }
   void flush() {
     const Status status = sim_.try_flush();
-    const bool excused = faults_ != Faults::kNone;
+    const bool excused = has_faults_;
     if (!status.ok() && !excused) ADD_FAILURE() << sim_.context << ": flush: " << status.to_string();
   }
   void pin() {
@@ -255,7 +310,7 @@ class RandomRun {
     sim_.take_evictions();
     const uint64_t length = sim_.store().match_prefix(refs, false);
     for (uint64_t i = 0; i < length; ++i) {
-      if (faults_ != Faults::kCorrupting && !sim_.is_live(names[i]) && !sim_.has_put_in_flight(names[i])) {
+      if (!has_rot_ && !sim_.is_live(names[i]) && !sim_.has_put_in_flight(names[i])) {
         ADD_FAILURE() << sim_.context << ": match_prefix counts " << names[i].text();
       }
     }
@@ -274,7 +329,7 @@ class RandomRun {
   }
   void judge() {
     finish_all();
-    if (faults_ == Faults::kStuck) heal();
+    if (has_stuck_) heal();
     sim_.judge_all();
   }
 
@@ -298,7 +353,7 @@ class RandomRun {
     SimStore::Pending chosen = std::move(pending_[i]);
     pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i));
     // What is stuck is released after a while, sometimes past the time-out; then it may get stuck again.
-    for (int rounds = 0; faults_ == Faults::kStuck && !chosen.job->done() && rounds < 1000; ++rounds) {
+    for (int rounds = 0; has_stuck_ && !chosen.job->done() && rounds < 1000; ++rounds) {
       const uint64_t until_ns = sim_.clock().monotonic_ns() + (random_.below(4) == 0 ? 3'000'000'000 : 20'000'000);
       sim_.run_until([&] { return chosen.job->done() || sim_.clock().monotonic_ns() >= until_ns; });
       release();
@@ -313,7 +368,7 @@ class RandomRun {
   void finish_all() {
     release();
     while (!pending_.empty()) finish_at(0);
-    if (faults_ == Faults::kStuck) heal();
+    if (has_stuck_) heal();
     for (auto& one : prefetched_) sim_.run_until([&] { return one.job->done(); });
     prefetched_.clear();
   }
@@ -327,47 +382,46 @@ class RandomRun {
     release();
   }
   void add_fault() {
-    device::SimDisk& disk = sim_.disk(static_cast<uint32_t>(random_.below(sim_.setup().devices)));
+    device::SimDisk& disk = any_disk();
+    if (disk.ghost_count() != 0 && random_.below(2) == 0) return disk.land_ghosts();
+    uint64_t total = 0;
+    for (const uint32_t weight : fault_weights_) total += weight;
+    uint64_t drawn = random_.below(total);
+    size_t chosen = 0;
+    for (; drawn >= fault_weights_[chosen]; ++chosen) drawn -= fault_weights_[chosen];
+    const FaultKind& kind = kFaultKinds[chosen];
     const auto& geometry = sim_.geometry();
-    const uint64_t skip = random_.below(30);
-    const uint64_t times = 1 + random_.below(3);
-    const IoOp op = random_.below(2) == 0 ? IoOp::kRead : IoOp::kWrite;
+    const bool is_flush = kind.op == IoOp::kFlush;
+    const uint64_t skip = random_.below(is_flush ? 6 : 30);
     // Superblocks are left alone: an update that fails is an opening that fails, which other tests are about.
     const uint64_t first = random_.below(2) == 0 ? format::kMetadataOffset : geometry.data_offset;
     const uint64_t last = geometry.device_bytes - kPageBytes;
-    const auto add = [&](SimFault fault, IoOp which, uint64_t value) {
-      disk.add_rule(rule_of(fault, which, first, last, times, skip, value));
-    };
-    sim_.allow_misses(true);
-    switch (faults_) {
-      case Faults::kNone: return;
-      case Faults::kTransient:
-        switch (random_.below(4)) {
-          case 0: return add(SimFault::kError, op, 0);
-          case 1: return add(SimFault::kShort, op, 512 * random_.below(12));
-          case 2: return add(SimFault::kAgain, op, 0);
-          default: return add(SimFault::kErrorAfterWrite, IoOp::kWrite, 0);
-        }
-      case Faults::kFlush:
-        return disk.add_rule(rule_of(SimFault::kFlushFails, IoOp::kFlush, 0, UINT64_MAX, times, skip / 5));
-      case Faults::kStuck: return add(SimFault::kStuck, op, random_.below(3) == 0 ? EIO : 0);
-      case Faults::kCorrupting:
-        switch (random_.below(4)) {
-          case 0: return add(SimFault::kBitRot, IoOp::kRead, random_.below(4096));
-          case 1: return add(SimFault::kLost, IoOp::kWrite, 0);
-          case 2: return add(SimFault::kMisdirected, IoOp::kRead, elsewhere());
-          default: return add(SimFault::kMisdirected, IoOp::kWrite, elsewhere());
-        }
+    if (excuses_while_open(kind.fault)) sim_.allow_misses(true);
+    disk.add_rule(rule_of(kind.fault, kind.op, is_flush ? 0 : first, is_flush ? UINT64_MAX : last, 1 + random_.below(3),
+                          skip, value_of(kind.fault)));
+  }
+  uint64_t value_of(SimFault fault) {
+    switch (fault) {
+      case SimFault::kShort:
+      case SimFault::kAgainAfterPart: return 512 * random_.below(12);
+      case SimFault::kStuck: return random_.below(3) == 0 ? EIO : 0;
+      case SimFault::kGhost: return random_.below(2) == 0 ? ETIMEDOUT : 0;
+      case SimFault::kBitRot:
+      case SimFault::kRot:
+      case SimFault::kLatent: return random_.below(random_.below(4) == 0 ? 200'000 : 4096);
+      case SimFault::kMisdirected: return elsewhere();
+      default: return 0;
     }
   }
   uint64_t elsewhere() {
     const auto& geometry = sim_.geometry();
+    if (random_.below(4) == 0) {
+      return format::kMetadataOffset +
+             random_.below(geometry.region_count * geometry.entry_bytes / kPageBytes) * kPageBytes;
+    }
     return geometry.data_offset + random_.below(geometry.memory_bytes() / kPageBytes - 64) * kPageBytes;
   }
-  // After faults that lose nothing durable the next opening must find all of it.
-  void expect_all_again() {
-    if (faults_ != Faults::kCorrupting) sim_.allow_misses(false);
-  }
+  device::SimDisk& any_disk() { return sim_.disk(static_cast<uint32_t>(random_.below(sim_.setup().devices))); }
 
   // ---- ends ----
   void crash(bool cache_survives) {
@@ -376,24 +430,45 @@ class RandomRun {
     sim_.crash(cache_survives);
     pending_.clear();
     prefetched_.clear();
+    may_lose_ = false;
+    while (random_.below(3) == 0) die_while_opening();
+    if (random_.below(2) == 0) any_disk().land_ghosts();
     reopen();
+  }
+  // Killed again while it opens, or opened on a disk that cannot read all of its metadata for now: what was durable
+  // must survive that too.
+  void die_while_opening() {
+    device::SimDisk& disk = any_disk();
+    if (has_faults_ && random_.below(2) == 0) {
+      const auto& geometry = sim_.geometry();
+      disk.add_rule(rule_of(SimFault::kError, IoOp::kRead, format::kMetadataOffset, geometry.data_offset,
+                            1 + random_.below(4), random_.below(20)));
+    } else {
+      disk.stop_after(1 + random_.below(16));
+    }
+    if (sim_.open().ok()) {
+      for (uint64_t steps = random_.below(40); steps > 0; --steps) sim_.store().step();
+      // A region that was reclaimed without being read whole takes along what nobody could be told of.
+      may_lose_ = may_lose_ || sim_.number("regions_reclaimed") != 0;
+    }
+    sim_.crash(random_.below(2) == 0);
+    disk.clear_rules();
   }
   void close_and_open() {
     pinned_.clear();
     finish_all();
     heal();
     const Status status = sim_.close();
-    const bool excused = faults_ != Faults::kNone;
+    const bool excused = has_faults_;
     if (!status.ok() && !excused) ADD_FAILURE() << sim_.context << ": close: " << status.to_string();
     reopen();
   }
   void reopen() {
     // A small index drops what finds no room: the oracle cannot know which.
     const bool may_drop = sim_.setup().store.index_blocks_max != 0;
-    expect_all_again();
-    if (may_drop) sim_.allow_misses(true);
+    sim_.allow_misses(may_drop || std::exchange(may_lose_, false));
     sim_.reopen_and_judge();
-    if (!may_drop) expect_all_again();
+    sim_.allow_misses(may_drop);
   }
   void settle() {
     unpin();
@@ -419,7 +494,12 @@ class RandomRun {
   SeededRandom random_;
   SimStore sim_;
   std::vector<std::unique_ptr<OrderChecker>> checkers_;
-  Faults faults_ = Faults::kNone;
+  bool has_faults_ = false;
+  bool has_rot_ = false;
+  bool has_stuck_ = false;
+  bool may_lose_ = false;
+  uint32_t fault_weights_[std::size(kFaultKinds)] = {};
+  uint64_t operations_ = 0;
   uint32_t weights_[kActions] = {};
   uint64_t keys_ = 0;
   uint32_t version_ = 1;
@@ -434,18 +514,69 @@ uint64_t from_environment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
+// The sums over all seeds, as one line of JSON.
+class Summary {
+ public:
+  void add(RandomRun& run) {
+    ++seeds_;
+    operations_ += run.operations();
+    const SimTotals& totals = run.sim().totals;
+    totals_.hits_verified += totals.hits_verified;
+    totals_.misses += totals.misses;
+    totals_.wrong_bytes += totals.wrong_bytes;
+    totals_.lost_durable += totals.lost_durable;
+    totals_.reopened += totals.reopened;
+    totals_.crashes += totals.crashes;
+    const FaultCounts faults = run.sim().faults();
+    for (size_t i = 0; i < faults.size(); ++i) faults_[i] += faults[i];
+  }
+  void print(uint64_t first_seed) const {
+    std::string faults;
+    for (size_t i = 1; i < faults_.size(); ++i) {
+      faults += std::string(i == 1 ? "" : ", ") + "\"" + text_of(static_cast<SimFault>(i)) +
+                "\": " + std::to_string(faults_[i]);
+    }
+    std::string text = "KVS_SUMMARY {\"first_seed\": " + std::to_string(first_seed);
+    const std::pair<const char*, uint64_t> numbers[] = {
+        {"seeds", seeds_},
+        {"operations", operations_},
+        {"hits_verified", totals_.hits_verified},
+        {"misses", totals_.misses},
+        {"wrong_bytes", totals_.wrong_bytes},
+        {"lost_durable_blocks", totals_.lost_durable},
+        {"reopened", totals_.reopened},
+        {"crashes", totals_.crashes},
+    };
+    for (const auto& [name, value] : numbers) text += std::string(", \"") + name + "\": " + std::to_string(value);
+    std::printf("%s, \"faults\": {%s}}\n", text.c_str(), faults.c_str());
+  }
+
+ private:
+  uint64_t seeds_ = 0;
+  uint64_t operations_ = 0;
+  SimTotals totals_;
+  FaultCounts faults_{};
+};
+
 TEST(RandomRun, NoSeedFindsAWrongAnswer) {
+  using SteadyClock = std::chrono::steady_clock;
   const uint64_t only = from_environment("KVS_SEED", 0);
   const uint64_t first = only != 0 ? only : from_environment("KVS_FIRST_SEED", 1);
-  const uint64_t count = only != 0 ? 1 : from_environment("KVS_SEEDS", kSeedsDefault);
-  for (uint64_t seed = first; seed < first + count; ++seed) {
+  const uint64_t seconds = only != 0 ? 0 : from_environment("KVS_SECONDS", 0);
+  const uint64_t count =
+      only != 0 ? 1 : from_environment("KVS_SEEDS", seconds != 0 ? UINT64_MAX - first : kSeedsDefault);
+  const auto end = SteadyClock::now() + std::chrono::seconds(seconds);
+  Summary summary;
+  for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
+    if (seconds != 0 && SteadyClock::now() >= end) break;
     if (std::getenv("KVS_PROGRESS") != nullptr)
       std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(seed));
-    RandomRun(seed).run(250);
-    if (!HasFailure()) continue;
-    std::printf("KVS_SEED=%llu replays this failure\n", static_cast<unsigned long long>(seed));
-    return;
+    RandomRun run(seed);
+    run.run(250);
+    summary.add(run);
+    if (HasFailure()) std::printf("replay it: tools/replay %llu\n", static_cast<unsigned long long>(seed));
   }
+  summary.print(first);
 }
 
 }  // namespace

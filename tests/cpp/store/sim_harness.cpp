@@ -223,6 +223,7 @@ StoreOptions SimStore::options() const {
 }
 
 Status SimStore::open() {
+  for (auto& watch : watches_) watch->begin_life();
   std::vector<std::unique_ptr<device::Device>> devices;
   for (uint32_t i = 0; i < setup_.devices; ++i) devices.push_back(make_device(i));
   auto opened = Store::open_devices(std::move(devices), options());
@@ -271,6 +272,7 @@ void SimStore::drop_store() {
 }
 
 void SimStore::crash(bool cache_survives) {
+  ++totals.crashes;
   if (store_ != nullptr) take_evictions();
   for (auto& disk : disks_) disk->power_cut(cache_survives);
   if (store_ != nullptr) drop_store();
@@ -408,6 +410,7 @@ void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult
   const Pending::Expected& expected = pending.expected[item];
   if (!buffers.guards_intact()) violation("a read wrote past the buffer of " + name.text());
   const auto found = records_.find(name);
+  if (result.status == ItemStatus::kMiss) ++totals.misses;
   if (result.status == ItemStatus::kHit) {
     std::vector<uint32_t> versions(expected.in_flight.begin(), expected.in_flight.end());
     if (expected.live) versions.push_back(*expected.live);
@@ -423,17 +426,19 @@ void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult
       const uint64_t wanted = length == kWholeBlock ? whole - offset : length;
       if (result.bytes == wanted && buffers.holds(name, version, offset, wanted)) {
         if (found->second.changes == expected.changes) found->second.uncertain = false;
+        ++totals.hits_verified;
         return;
       }
     }
+    ++totals.wrong_bytes;
     return violation("WRONG BYTES of " + name.text() + ": " + std::to_string(result.bytes));
   }
-  const bool excused = expected.may_miss || misses_allowed_ || stopped();
+  const bool excused = expected.may_miss || misses_allowed_ || stopped() || was_hit(name);
   if (result.status == ItemStatus::kMiss) {
     if (expected.live && !excused) violation("a miss of " + name.text() + ", which is live");
     // What was stored since the read began is not what it missed.
     if (expected.live && found != records_.end() && found->second.changes == expected.changes) {
-      if (misses_allowed_) found->second.durable = false;
+      if (misses_allowed_ || was_hit(name)) found->second.durable = false;
       if (found->second.uncertain) found->second.live.reset();
       found->second.uncertain = false;
     }
@@ -519,7 +524,7 @@ ItemResult SimStore::erase(const Name& name) {
     record.durable = false;
     record.erased = true;
   } else if (result.status == ItemStatus::kMiss && record.live) {
-    if (!misses_allowed_ && !record.uncertain && !stopped())
+    if (!misses_allowed_ && !record.uncertain && !stopped() && !was_hit(name))
       violation("erase says that " + name.text() + " is not there");
     record.live.reset();
     record.durable = false;
@@ -644,18 +649,19 @@ void SimStore::judge_listing() {
     }
     return true;
   });
-  if (!status.ok() && !misses_allowed_) violation("listing: " + status.to_string());
+  if (!status.ok() && !misses_allowed_ && watches_.empty()) violation("listing: " + status.to_string());
   take_evictions();  // reclaim goes on meanwhile
   if (misses_allowed_ || !status.ok()) return;
   for (const auto& [identity, name] : unlisted) {
     const Record& record = records_.at(*name);
-    if (record.live && !record.uncertain) violation("the listing leaves out " + name->text());
+    if (record.live && !record.uncertain && !was_hit(*name)) violation("the listing leaves out " + name->text());
   }
 }
 
 void SimStore::reopen_and_judge() {
   const Status status = open();
   if (!status.ok()) return violation("does not open: " + status.to_string());
+  ++totals.reopened;
   for (auto& [name, record] : records_) {
     uint64_t bytes = 1;
     for (const auto& [version, version_bytes] : record.bytes) bytes = std::max(bytes, version_bytes);
@@ -671,20 +677,25 @@ void SimStore::reopen_and_judge() {
         return record.bytes[candidate] == result.bytes && buffers.holds(name, candidate, 0, result.bytes);
       });
       if (version == record.possible.end()) {
+        ++totals.wrong_bytes;
         violation(record.possible.empty() ? "deleted for good, or gone before, and back again: " + name.text()
                                           : "WRONG BYTES after reopening of " + name.text());
         continue;
       }
       if (record.durable && record.live != *version && !metadata_rots_)
         violation("an older version of " + name.text() + " is back");
+      ++totals.hits_verified;
       record.live = *version;
       record.durable = true;
     } else {
-      if (record.durable && !misses_allowed_) {
+      ++totals.misses;
+      const bool excused = misses_allowed_ || was_hit(name);
+      if (record.durable && !excused) {
+        ++totals.lost_durable;
         violation(name.text() + " was acknowledged as durable and is a " + text_of(result.status));
       }
-      if (result.status == ItemStatus::kError && !misses_allowed_) violation("an error for " + name.text());
-      if (!misses_allowed_) record.possible.clear();
+      if (result.status == ItemStatus::kError && !excused) violation("an error for " + name.text());
+      if (!misses_allowed_ && !metadata_rots_) record.possible.clear();
       record.live.reset();
       record.durable = false;
     }
@@ -693,6 +704,33 @@ void SimStore::reopen_and_judge() {
   }
   take_evictions();
   judge_listing();
+}
+
+void SimStore::watch_damage() {
+  for (uint32_t i = 0; i < disks_.size(); ++i) {
+    watches_.push_back(std::make_unique<DamageWatch>(*disks_[i], formatted_[i].geometry));
+  }
+}
+
+FaultCounts SimStore::faults() {
+  FaultCounts sum{};
+  for (auto& watch : watches_) {
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += watch->counts()[i];
+  }
+  return sum;
+}
+
+bool SimStore::was_hit(const Name& name) const {
+  const auto found = records_.find(name);
+  if (found == records_.end()) return false;
+  for (const auto& [version, bytes] : found->second.bytes) {
+    uint64_t first_bytes = 0;
+    fill_payload(name, version, 0, reinterpret_cast<uint8_t*>(&first_bytes), std::min<uint64_t>(bytes, 8));
+    if (std::any_of(watches_.begin(), watches_.end(), [&](auto& watch) { return watch->was_hit(first_bytes); })) {
+      return true;
+    }
+  }
+  return false;
 }
 
 BlockInfo SimStore::describe(const Name& name) {

@@ -7,6 +7,7 @@
 //   while open    a block that is live must hit with its exact bytes, one that is not must miss
 //   after a crash acknowledged as durable: must hit; acknowledged or pending: its bytes or a miss;
 //                 deleted and flushed: must miss; never other bytes, never a key that was not put
+// Faults of the medium excuse the blocks whose own bytes they touched, and no others (damage_watch.h).
 // Evictions the store tells of turn "must hit" into "may". Payload is computed from name and version, so that any
 // byte that is not the block's own is seen.
 
@@ -30,6 +31,7 @@
 #include "base/clock.h"
 #include "device/sim.h"
 #include "format/superblock.h"
+#include "store/damage_watch.h"
 #include "store/store.h"
 
 namespace kvstore::store {
@@ -94,6 +96,16 @@ struct PutHow {
   std::string parent{};
   uint32_t depth = 0;
   std::string meta{};
+};
+
+// What a run came to.
+struct SimTotals {
+  uint64_t hits_verified = 0;
+  uint64_t misses = 0;
+  uint64_t wrong_bytes = 0;
+  uint64_t lost_durable = 0;
+  uint64_t reopened = 0;
+  uint64_t crashes = 0;
 };
 
 class SimStore {
@@ -181,6 +193,9 @@ class SimStore {
   // ---- the oracle ----
   // Faults that lose or corrupt: a miss of anything is right from now on. Wrong bytes never are.
   void allow_misses(bool allowed) { misses_allowed_ = allowed; }
+  // Faults of the medium are to come: a miss of the blocks they touch is right. Takes the disks' observers.
+  void watch_damage();
+  FaultCounts faults();
   // Faults that lose metadata writes: a dead bit that was flushed may be gone, and the block back.
   void expect_metadata_to_rot() { metadata_rots_ = true; }
   // Takes what the eviction feed says; returns it too.
@@ -189,6 +204,7 @@ class SimStore {
   bool has_put_in_flight(const Name& name) const;
   uint64_t known_blocks() const { return records_.size(); }
   std::string context;  // printed with each violation
+  SimTotals totals;
 
  private:
   struct Record {
@@ -206,6 +222,7 @@ class SimStore {
   Pending::Expected expectation(const Name& name) const;
   void judge_get(const Pending& pending, uint32_t item, const ItemResult& result);
   void judge_listing();
+  bool was_hit(const Name& name) const;  // by a fault of the medium
   void violation(const std::string& text) const;
   void drop_store();
 
@@ -220,6 +237,7 @@ class SimStore {
   std::map<Name, Record> records_;
   bool misses_allowed_ = false;
   bool metadata_rots_ = false;
+  std::vector<std::unique_ptr<DamageWatch>> watches_;  // per disk; none: no faults of the medium
 };
 
 // A device size that holds `regions` regions.
