@@ -50,7 +50,14 @@ stage_lmcache() {
 
 stage_long() {
   KVSTORE_TEST_LONG=1 ctest_in "$KVSTORE_BUILD_DIR" long-cpp
+  KVS_SEEDS=${KVS_SEEDS:-20000} random_runs long-seeds
   KVSTORE_TEST_LONG=1 pytest_as long -m slow
+}
+
+# Seeds that nobody has run before: of this revision and this day.
+stage_reliability() {
+  build_tests "$KVSTORE_BUILD_DIR"
+  KVS_SECONDS=${KVS_SECONDS:-60} KVS_FIRST_SEED=${KVS_FIRST_SEED:-$(seed_of_the_day)} random_runs reliability
 }
 
 stage_sanitize() {
@@ -74,12 +81,48 @@ stage_wheel() {
   [ -z "$obstacle" ] || skip_stage wheel "built, but not run: $obstacle"
 }
 
-# Configures FOLDER with the further arguments, builds the C++ tests in it, runs them, and names the results NAME.
+revision() { git rev-parse HEAD 2>/dev/null || echo unknown; }
+
+seed_of_the_day() {
+  local hash
+  hash=$(printf '%s %s' "$(revision)" "$(date -u +%F)" | sha256sum)
+  echo $((16#${hash:0:10}))
+}
+
+# Runs the seeded runs from $KVS_FIRST_SEED in one process per core: $KVS_SEEDS together, or $KVS_SECONDS long. A failing
+# seed prints the command that replays it.
+random_runs() {
+  local name=$1 process processes=$KVSTORE_BUILD_JOBS first=${KVS_FIRST_SEED:-1} each=$((1 << 30)) failed=0 pids=()
+  [ -z "${KVS_SEEDS:-}" ] || each=$(((KVS_SEEDS + processes - 1) / processes))
+  say "$name: revision $(revision), ${KVS_SEEDS:-${KVS_SECONDS:-0} s of} seeds from $first in $processes processes"
+  for ((process = 0; process < processes; ++process)); do
+    KVS_FIRST_SEED=$((first + process * each)) KVS_SEEDS=$each \
+      "$KVSTORE_BUILD_DIR/kvstore_tests" --gtest_filter='RandomRun.*' \
+      --gtest_output="xml:$RESULTS/$name-$process.xml" >"$RESULTS/$name-$process.log" 2>&1 &
+    pids+=($!)
+  done
+  for ((process = 0; process < processes; ++process)); do
+    wait "${pids[$process]}" && continue
+    failed=1
+    cat "$RESULTS/$name-$process.log" >&2
+  done
+  grep -h KVS_SUMMARY "$RESULTS/$name"-*.log >&2
+  return "$failed"
+}
+
+# Configures FOLDER with the further arguments and builds the C++ tests in it.
+build_tests() {
+  local folder=$1
+  shift
+  cmake -S . -B "$folder" -G Ninja -DKVSTORE_BUILD_TESTS=ON -DKVSTORE_WERROR="${KVSTORE_WERROR:-0}" "$@" >/dev/null
+  cmake --build "$folder" --target kvstore_tests -j "$KVSTORE_BUILD_JOBS"
+}
+
+# The same, then runs them and names the results NAME.
 ctest_in() {
   local folder=$1 name=$2
   shift 2
-  cmake -S . -B "$folder" -G Ninja -DKVSTORE_BUILD_TESTS=ON -DKVSTORE_WERROR="${KVSTORE_WERROR:-0}" "$@" >/dev/null
-  cmake --build "$folder" --target kvstore_tests -j "$KVSTORE_BUILD_JOBS"
+  build_tests "$folder" "$@"
   ${CTEST_PREFIX:-} ctest --test-dir "$folder" -j "$KVSTORE_BUILD_JOBS" --output-on-failure --no-tests=error \
     --output-junit "$RESULTS/$name.xml"
 }
