@@ -9,8 +9,23 @@ namespace {
 
 constexpr uint64_t kOperationsMax = 20'000;
 
+enum class How : uint8_t { kCacheKept, kCacheLost, kRecoveryToo };
+
+// Opens and stops again, at an operation of recovery that differs from one n to the next.
+uint64_t cut_recoveries(SimStore& sim, uint64_t stop_after) {
+  uint64_t cut = 0;
+  for (uint64_t round = 0; round <= stop_after % 3; ++round) {
+    sim.disk().stop_after(1 + (stop_after * 5 + round * 3) % 17);
+    if (sim.open().ok()) sim.run_idle();
+    cut += sim.stopped();
+    sim.crash((stop_after + round) % 2 == 0);
+  }
+  return cut;
+}
+
 // True when the scenario ended before the stop.
-bool crash_once(const SimSetup& setup, const Scenario& scenario, uint64_t stop_after, bool cache_survives) {
+bool crash_once(const SimSetup& setup, const Scenario& scenario, uint64_t stop_after, How how, uint64_t& cut) {
+  const bool cache_survives = how == How::kCacheKept;
   SimStore sim(setup);
   sim.context =
       "stopped after operation " + std::to_string(stop_after) + (cache_survives ? ", cache kept" : ", cache lost");
@@ -18,6 +33,10 @@ bool crash_once(const SimSetup& setup, const Scenario& scenario, uint64_t stop_a
   scenario(sim);
   const bool finished = !sim.stopped();
   sim.crash(cache_survives);
+  if (how == How::kRecoveryToo) {
+    sim.context += ", and recovery too";
+    cut += cut_recoveries(sim, stop_after);
+  }
   sim.reopen_and_judge();
   if (!sim.is_open()) return finished;
 
@@ -52,8 +71,9 @@ CrashLoopResult crash_at_every_operation(const SimSetup& setup, const Scenario& 
   for (uint64_t n = 1; n < kOperationsMax; ++n) {
     SimSetup seeded = setup;
     seeded.seed = setup.seed * 100'000 + n;
-    const bool finished = crash_once(seeded, scenario, n, true);
-    crash_once(seeded, scenario, n, false);
+    const bool finished = crash_once(seeded, scenario, n, How::kCacheKept, result.recoveries_cut);
+    crash_once(seeded, scenario, n, How::kCacheLost, result.recoveries_cut);
+    crash_once(seeded, scenario, n, How::kRecoveryToo, result.recoveries_cut);
     result.operations = n;
     if (finished || ::testing::Test::HasFailure()) return result;
   }

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The crash loop: any scripted scenario, stopped at its n-th device operation for every n, once with and once
-// without what the device's cache held; opened again, judged, used, closed cleanly, opened and judged once more.
+// The crash loop: any scripted scenario, stopped at its n-th device operation for every n, once with and once without
+// what the device's cache held, and once more with recovery stopped in its turn, up to three times over; opened again,
+// judged, used, closed cleanly, opened and judged once more.
 
 #pragma once
 
@@ -17,7 +18,8 @@ namespace kvstore::store {
 using Scenario = std::function<void(SimStore&)>;
 
 struct CrashLoopResult {
-  uint64_t operations = 0;  // of the scenario, that is how many crashes were played
+  uint64_t operations = 0;      // of the scenario, that is at how many it was stopped
+  uint64_t recoveries_cut = 0;  // openings that did not live to their end
 };
 CrashLoopResult crash_at_every_operation(const SimSetup& setup, const Scenario& scenario);
 

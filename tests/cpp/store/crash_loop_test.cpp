@@ -3,8 +3,8 @@
 //
 // Goal: whenever the process dies or the power fails, the store opens again with everything that was acknowledged as
 // durable, and with nothing wrong, deleted or never put.
-// Method: each script is stopped at every one of its device operations, with the cache kept and lost; see
-// crash_loop.h for what is judged, sim_harness.h for the oracle.
+// Method: each script is stopped at every one of its device operations, with the cache kept and lost, and recovery is
+// stopped as well; see crash_loop.h for what is judged, sim_harness.h for the oracle.
 
 #include "store/crash_loop.h"
 
@@ -147,6 +147,36 @@ TEST(CrashLoop, OpenAfterACrash) {
     if (!sim.open().ok()) return;
     sim.put(key("c"), 20'000, {.durable = true});
   });
+}
+
+// All that a store does in one life and the next, in one script: whatever one step leaves behind meets every other.
+TEST(CrashLoop, AWholeLifeFromTheFirstPutToTheSecondOpening) {
+  const auto result = crash_at_every_operation(small_regions(), [](SimStore& sim) {
+    if (!sim.open().ok()) return;
+    sim.put_all({{key("a"), 30'000}, {key("b", 1, "s"), 4'097}, {key("a"), 30'000}, {key("c"), 1}});
+    for (int i = 0; i < 3; ++i) sim.put(key("durable " + std::to_string(i)), 20'000 + i, {.durable = true});
+    sim.erase(key("b", 1, "s"));
+    sim.erase(key("durable 1"));
+    sim.flush();
+    if (sim.stopped()) return;
+    // Past the capacity of 8 regions, while what came before is being read.
+    for (int i = 0; i < 10 && !sim.stopped(); ++i) {
+      const std::string number = std::to_string(i);
+      auto put = sim.start_put({{key("w" + number), 120'000}, {key("v" + number), 100'000}}, {.durable = i % 3 == 0});
+      auto get = sim.start_get({key("a"), key("w" + std::to_string(i - 1)), key("v" + std::to_string(i - 4))});
+      sim.finish(put);
+      sim.finish(get);
+      if (i == 5) sim.erase(key("w4"));
+    }
+    sim.flush();
+    (void)sim.close();
+    if (sim.stopped() || !sim.open().ok()) return;
+    sim.judge_all();
+    sim.put_all({{key("after"), 50'000}, {key("w4"), 60'000}}, {.durable = true, .version = 2});
+    sim.erase(key("a"));
+  });
+  EXPECT_GT(result.operations, 100u);
+  EXPECT_GT(result.recoveries_cut, result.operations / 2);
 }
 
 TEST(CrashLoop, WriteThroughDevice) {
