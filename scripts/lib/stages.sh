@@ -89,8 +89,8 @@ seed_of_the_day() {
   echo $((16#${hash:0:10}))
 }
 
-# Runs the seeded runs from $KVS_FIRST_SEED in one process per core: $KVS_SEEDS together, or $KVS_SECONDS long. A failing
-# seed prints the command that replays it.
+# Runs the seeded runs from $KVS_FIRST_SEED in one process per core: $KVS_SEEDS together, or $KVS_SECONDS long. A seed
+# that fails prints the command that replays it.
 random_runs() {
   local name=$1 process processes=$KVSTORE_BUILD_JOBS first=${KVS_FIRST_SEED:-1} each=$((1 << 30)) failed=0 pids=()
   [ -z "${KVS_SEEDS:-}" ] || each=$(((KVS_SEEDS + processes - 1) / processes))
