@@ -60,6 +60,13 @@ TEST(RegionHeader, ImpossibleFieldsAreCorruptThoughTheChecksumHolds) {
             Code::kCorrupt);
 }
 
+// I2: the next life would begin with a generation that an earlier one had.
+TEST(RegionHeader, AGenerationThatCouldWrapIsCorrupt) {
+  RegionHeader header = samples::region_header();
+  header.generation = Generation(UINT64_MAX);
+  EXPECT_EQ(round_trip(header).status().code(), Code::kCorrupt);
+}
+
 TEST(RegionHeader, TheOtherCopyOfThePairIsNotMistakenForThisOne) {
   samples::Pages page;
   encode_region_header(samples::region_header(), kStore, 1, page);

@@ -68,6 +68,16 @@ class Recovery : public ::testing::Test {
     return names;
   }
   RegionId region_of(const Name& name) { return RegionId{sim().describe(name).region}; }
+  // Fills the pool until the region is used again, and tells the generation of that life; 0: it never is.
+  uint64_t generation_of_next_life(RegionId region) {
+    for (int i = 0; i < 200; ++i) {
+      const Name name = key("fill " + std::to_string(i));
+      sim().put(name, 200'000);
+      const BlockInfo info = sim().describe(name);
+      if (info.payload_bytes != 0 && info.region == region.value) return info.generation;
+    }
+    return 0;
+  }
 
   std::unique_ptr<SimStore> sim_;
 };
@@ -134,44 +144,92 @@ TEST_F(Recovery, I12_BothHeadersDestroyedQuarantinesAndTheGenerationGoesOn) {
   EXPECT_EQ(sim().number("recovery_regions_quarantined"), 1);
   for (const Name& name : others) EXPECT_TRUE(sim().get(name).succeeded());
   // It is used again, in a life that its old descriptors are not of.
-  uint64_t next_generation = 0;
-  for (int i = 0; i < 200 && next_generation == 0; ++i) {
-    sim().put(key("fill " + std::to_string(i)), 200'000);
-    const BlockInfo info = sim().describe(key("fill " + std::to_string(i)));
-    if (info.payload_bytes != 0 && info.region == region.value) next_generation = info.generation;
-  }
-  EXPECT_GT(next_generation, generation);
+  EXPECT_GT(generation_of_next_life(region), generation);
   sim().flush();
   sim().crash(false);
   sim().reopen_and_judge();
 }
 
-// The highest generation may be in the dictionary or the bitmap alone: the crash came before the first descriptor.
+// The last life may have left but one kind of block: a crash before the first descriptor, or damage to the others.
 TEST_F(Recovery, I12_TheHighestGenerationIsSoughtInEveryKindOfBlock) {
-  for (const bool in_bitmap : {false, true}) {
+  for (const std::string kind : {"dictionary", "bitmap", "descriptors", "tail"}) {
+    SCOPED_TRACE(kind);
     make({});
     const auto names = fill_region("a", 3);
     const RegionId region = region_of(names[0]);
-    if (in_bitmap) {
-      sim().erase(names[0]);
-      sim().flush();
-    }
+    sim().erase(names[0]);
+    sim().flush();
     ASSERT_TRUE(sim().close().ok());
     // Flipped rather than gone: headers without a trace are taken for lost only where the dictionary tells.
     for (uint32_t copy = 0; copy < 2; ++copy) flip(geometry().header_offset(region, copy) + 200);
-    destroy(geometry().tail_offset(region, 0), 2 * kPageBytes);
-    destroy(geometry().descriptor_block_offset(region, 0));
-    if (in_bitmap) destroy(geometry().dictionary_offset(region, 0));
+    if (kind != "dictionary") destroy(geometry().dictionary_offset(region, 0));
+    if (kind != "bitmap") destroy(geometry().bitmap_offset(region, 0), 2 * geometry().bitmap_bytes());
+    if (kind != "descriptors") destroy(geometry().descriptor_block_offset(region, 0));
+    if (kind != "tail") destroy(geometry().tail_offset(region, 0), 2 * kPageBytes);
     for (const Name& name : names) sim().expect_gone(name);
     sim().reopen_and_judge();
-    uint64_t generation = 0;
-    for (int i = 0; i < 200 && generation == 0; ++i) {
-      const Name name = key("fill " + std::to_string(i));
-      sim().put(name, 200'000);
-      const BlockInfo info = sim().describe(name);
-      if (info.payload_bytes != 0 && info.region == region.value) generation = info.generation;
-    }
-    EXPECT_GE(generation, 2u) << (in_bitmap ? "bitmap" : "dictionary");
+    EXPECT_GE(generation_of_next_life(region), 2u);
+  }
+}
+
+// A crash between the two header writes of an opening: one copy has the generation of a life without payload.
+TEST_F(Recovery, I2_AGenerationThatOnlyOneHeaderHasIsSpent) {
+  for (const uint32_t copy : {0u, 1u}) {
+    make({}, 8);
+    const auto names = fill_region("a", 3);
+    const RegionId region = region_of(names[0]);
+    ASSERT_TRUE(sim().close().ok());
+    format::RegionHeader begun = header(region, copy).value();
+    begun.generation = Generation{7};
+    begun.sequence += 10;
+    begun.state = format::RegionState::kOpen;
+    std::vector<uint8_t> page(kPageBytes);
+    format::encode_region_header(begun, sim().formatted().store_uuid, copy, page);
+    sim().disk().poke(geometry().header_offset(region, copy), page.data(), page.size());
+    for (const Name& name : names) sim().expect_gone(name);
+    sim().reopen_and_judge();
+    EXPECT_GT(generation_of_next_life(region), 7u) << "copy " << copy;
+  }
+}
+
+// Its slots may be full of blocks by now.
+TEST_F(Recovery, I2_DeadSlotsOfAnEarlierLifeAreForgotten) {
+  make({}, 8);
+  const auto names = fill_region("a", 5);
+  const RegionId region = region_of(names[0]);
+  for (const Name& name : names) sim().erase(name);
+  sim().flush();
+  ASSERT_GE(generation_of_next_life(region), 2u);
+  sim().flush();
+  sim().crash(true);
+  sim().reopen_and_judge();
+}
+
+TEST_F(Recovery, I4_OfATailPairTheNewerCounts) {
+  for (const int count : {1, 2, 3, 4}) {
+    make({});
+    fill_region("a", count);
+    sim().crash(false);
+    sim().reopen_and_judge();
+    EXPECT_EQ(sim().number("blocks"), count);
+  }
+}
+
+TEST_F(Recovery, I4_SealingWhatACrashLeftOpenSparesTheOnlyHeader) {
+  for (const uint32_t copy : {0u, 1u}) {
+    make({});
+    const RegionId region = region_of(fill_region("a", 3)[0]);
+    sim().crash(true);
+    destroy(geometry().header_offset(region, copy));
+    const uint64_t only = geometry().header_offset(region, copy ^ 1);
+    uint64_t overwritten = 0;
+    sim().disk().set_observer([&](const device::IoRequest& request) {
+      overwritten += request.op == IoOp::kWrite && request.offset_bytes == only;
+    });
+    sim().reopen_and_judge();
+    sim().disk().set_observer(nullptr);
+    EXPECT_EQ(overwritten, 0u) << "a torn write there would have left none";
+    EXPECT_TRUE(header(region, 0).ok() && header(region, 1).ok());
   }
 }
 
@@ -355,6 +413,33 @@ TEST_F(Duplicates, I12_DeletingTheWinnerDeletesThemAll) {
   EXPECT_EQ(sim().erase(key("k")).status, ItemStatus::kDeleted);
   sim().flush();
   sim().crash(false);
+  sim().reopen_and_judge();
+  EXPECT_FALSE(sim().contains(key("k")));
+}
+
+// The winner is evicted by reclaim and told to be a miss; the copy it superseded must not take its place at the next
+// opening.
+TEST_F(Duplicates, I12_EvictingTheWinnerEvictsThemAll) {
+  make({}, 8);
+  sim().put(key("k"), 10'000, {.durable = true});
+  const Name fellow = key("fellow");
+  sim().put(fellow, 10'000);
+  sim().put(key("fill its region"), 900'000);  // another extent size: the first region is sealed
+  const RegionId older = region_of(fellow);
+  sim().erase(key("k"));
+  ASSERT_EQ(sim().put(key("k"), 10'000, {.durable = true, .version = 2}).status, ItemStatus::kStored);
+  sim().crash(true);  // before the dead bit of the first copy is written
+  sim().reopen_and_judge();
+  ASSERT_EQ(sim().number("recovery_duplicates"), 1);
+  ASSERT_NE(region_of(key("k")), older);
+  for (int i = 0; i < 100 && sim().is_live(key("k")); ++i) {
+    sim().get(fellow);  // so that the older copy's region is not the one that goes
+    sim().put(key("fill " + std::to_string(i)), 900'000);
+  }
+  ASSERT_TRUE(sim().contains(fellow));
+  ASSERT_FALSE(sim().contains(key("k")));
+  sim().flush();
+  sim().crash(true);
   sim().reopen_and_judge();
   EXPECT_FALSE(sim().contains(key("k")));
 }

@@ -130,6 +130,50 @@ TEST_F(Failures, I6_AFailedFlushAlsoLosesWhatWasBeingWrittenThen) {
   crash_and_judge();
 }
 
+// What else was written since the last good flush may be what the device dropped.
+TEST_F(Failures, I6_AFailedFlushSealsAlsoTheRegionsWithNothingToCommit) {
+  sim().put(key("small"), 20'000, {.durable = true});
+  sim().put(key("large"), 200'000, {.durable = true});
+  const uint32_t large = sim().describe(key("large")).region;
+  ASSERT_NE(sim().describe(key("small")).region, large);
+  sim().put(key("lost"), 20'000);
+  fail_flushes(1);
+  EXPECT_EQ(sim().try_flush().code(), Code::kDurabilityLost);
+  sim().put(key("next"), 200'000);
+  EXPECT_NE(sim().describe(key("next")).region, large);
+  crash_and_judge();
+}
+
+TEST_F(Failures, I6_AFailedCommitSealsItsRegion) {
+  sim().put(key("safe"), 20'000, {.durable = true});
+  const RegionId region{sim().describe(key("safe")).region};
+  sim().put(key("lost"), 20'000);
+  const auto& geometry = sim().geometry();
+  sim().disk().add_rule(rule_of(SimFault::kError, IoOp::kWrite, geometry.tail_offset(region, 0),
+                                geometry.tail_offset(region, 1) + kPageBytes));
+  EXPECT_EQ(sim().try_flush().code(), Code::kDurabilityLost);
+  EXPECT_EQ(sim().put(key("next"), 20'000).status, ItemStatus::kStored);
+  EXPECT_NE(sim().describe(key("next")).region, region.value);
+  crash_and_judge();
+}
+
+// Nobody waits for the put any more, but the device has shown that it cannot write there.
+TEST_F(Failures, I6_AWriteThatFailsAfterItsPutWasCanceledSealsItsRegion) {
+  sim().put(key("first"), 20'000);
+  const BlockInfo first = sim().describe(key("first"));
+  const uint64_t next = first.offset_bytes + first.extent_bytes;
+  sim().disk().add_rule(rule_of(SimFault::kStuck, IoOp::kWrite, next, next + 1, 1, 0, EIO));
+  auto put = sim().start_put({{key("canceled"), 20'000}});
+  sim().run_idle();
+  put.job->cancel();
+  sim().run_idle();
+  sim().disk().release_stuck();
+  EXPECT_EQ(sim().finish(put)[0].code, Code::kCanceled);
+  sim().put(key("next"), 20'000);
+  EXPECT_NE(sim().describe(key("next")).region, first.region);
+  EXPECT_EQ(sim().number("write_failures"), 1);
+}
+
 TEST_F(Failures, I6_ADurablePutWhoseFlushFailsIsAnErrorForAllWhoWait) {
   fail_flushes(1);
   auto put = sim().start_put({{key("a"), 20'000}, {key("a"), 20'000}}, {.durable = true});

@@ -109,6 +109,27 @@ TEST_F(Space, I3_ARegionIsNotReusedWhileItsPutIsInFlight) {
   EXPECT_TRUE(sim().get(key("held")).succeeded());
 }
 
+// A lookup comes while the keeper reads back whose blocks the victim holds.
+TEST_F(Space, I3_ARegionThatIsBeingEmptiedTakesNoReader) {
+  const Name oldest = key("oldest");
+  sim().put(oldest, 120 * kKiB, {.durable = true});
+  const RegionId region{sim().describe(oldest).region};
+  const KeyRef ref = sim().ref(oldest);
+  uint64_t reads_of_its_entry = 0;
+  sim().disk().set_observer([&](const device::IoRequest& request) {
+    const uint64_t entry = sim().geometry().entry_offset(region);
+    if (request.op != IoOp::kRead || request.offset_bytes < entry) return;
+    if (request.offset_bytes >= entry + sim().geometry().entry_bytes) return;
+    ++reads_of_its_entry;
+    int64_t bytes = 0;
+    sim().store().lookup({&ref, 1}, true, {&bytes, 1});
+    EXPECT_LT(bytes, 0) << "pinned in a region that is being emptied";
+  });
+  EXPECT_GT(fill("x"), 0);
+  allow_writes();
+  EXPECT_GT(reads_of_its_entry, 0u);
+}
+
 // Readers keep coming while regions are reclaimed under them: a hit is right, always.
 TEST_F(Space, I3_ReadsUnderConstantReclaimAreRightOrMisses) {
   SimSetup setup = small_pool();
@@ -280,6 +301,28 @@ TEST_F(Quarantine, I7_AStuckBitmapWriteCannotUndoALaterDelete) {
   sim().reopen_and_judge();
   EXPECT_FALSE(sim().contains(key("a")));
   EXPECT_FALSE(sim().contains(key("b")));
+}
+
+// The seal must wait too, although no payload is outstanding.
+TEST_F(Quarantine, I7_AStuckBitmapWriteHoldsUpTheSealOfItsRegion) {
+  sim().put_all({{key("a"), 120 * kKiB}, {key("b"), 120 * kKiB}}, {.durable = true});
+  const RegionId region{sim().describe(key("a")).region};
+  const auto& geometry = sim().geometry();
+  sim().disk().add_rule(
+      rule_of(SimFault::kStuck, IoOp::kWrite, geometry.bitmap_offset(region, 0), geometry.tail_offset(region, 0)));
+  sim().erase(key("a"));
+  EXPECT_FALSE(sim().try_flush().ok());
+  uint64_t headers = 0;
+  sim().disk().set_observer([&](const device::IoRequest& request) {
+    headers += request.op == IoOp::kWrite && (request.offset_bytes == geometry.header_offset(region, 0) ||
+                                              request.offset_bytes == geometry.header_offset(region, 1));
+  });
+  sim().put(key("c"), 120 * kKiB, {.durable = true});
+  EXPECT_EQ(headers, 0u);
+  sim().disk().release_stuck();
+  sim().put(key("d"), 120 * kKiB, {.durable = true});
+  EXPECT_EQ(headers, 1u) << "sealed once the outcome is known";
+  allow_writes();
 }
 
 }  // namespace
