@@ -60,7 +60,9 @@ void Catalog::fill_grant_locked(Item& item, const IndexEntry& entry, Verify veri
   item.payload_bytes = entry.payload_bytes;
   item.checksum = entry.checksum;
   item.page_hashes = (entry.flags & kEntryPageHashes) != 0;
-  item.verify = verify == Verify::kAlways || (verify == Verify::kFirstRead && (entry.flags & kEntryVerified) == 0);
+  // I5: in a region with a write of unknown outcome what was verified once may have been overwritten since.
+  const bool verified = (entry.flags & kEntryVerified) != 0 && region.quarantined_until_ns == 0;
+  item.verify = verify == Verify::kAlways || (verify == Verify::kFirstRead && !verified);
   ++region.pins;
 }
 

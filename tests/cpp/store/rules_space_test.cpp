@@ -237,6 +237,19 @@ TEST_F(Quarantine, I7_ARegionWithAWriteOfUnknownOutcomeIsReadableAndLeftAlone) {
   EXPECT_FALSE(sim().contains(key("fellow")));
 }
 
+TEST_F(Quarantine, I5_WhatWasVerifiedOnceIsVerifiedAgainBesideAnUnknownOutcome) {
+  SimSetup setup = small_pool();
+  setup.store.verify = Verify::kFirstRead;
+  make(setup);
+  auto put = get_stuck();
+  EXPECT_TRUE(sim().get(key("fellow")).succeeded());
+  sim().corrupt_payload(key("fellow"));  // as the late write would, landing elsewhere
+  sim().allow_misses(true);
+  EXPECT_EQ(sim().get(key("fellow")).status, ItemStatus::kMiss);
+  sim().disk().release_stuck();
+  sim().finish(put);
+}
+
 TEST_F(Quarantine, I7_ReusedOnlyAfterTheOutcomeAndTheQuarantineTimeOnAFabric) {
   SimSetup setup = small_pool();
   setup.device.is_fabric = true;
