@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/checksum_kernel.h"
+#include "base/mutation.h"
 
 namespace kvstore {
 namespace {
@@ -93,14 +94,14 @@ Checksum128 root_checksum(const BlockIdentity& identity, uint64_t payload_bytes,
     if (bytes > 0) std::memcpy(end, data, bytes);
     end += bytes;
   };
-  append(identity.space.data(), identity.space.size());
+  append(identity.space.data(), KVS_RULE(I5_the_root_binds_the_space) ? identity.space.size() : 0);
   append(&salt_bytes, sizeof(salt_bytes));
-  append(identity.salt.data(), identity.salt.size());
+  append(identity.salt.data(), KVS_RULE(I5_the_root_binds_the_salt) ? identity.salt.size() : 0);
   append(&key_bytes, sizeof(key_bytes));
-  append(identity.key.data(), identity.key.size());
+  append(identity.key.data(), KVS_RULE(I5_the_root_binds_the_key) ? identity.key.size() : 0);
   append(&payload_bytes, sizeof(payload_bytes));
   append(piece_nodes.data(), piece_nodes.size_bytes());
-  return metadata_checksum(input, total_bytes);
+  return metadata_checksum(input, static_cast<size_t>(end - input));
 }
 
 Checksum128 block_checksum(const BlockIdentity& identity, const void* data, uint64_t payload_bytes) {

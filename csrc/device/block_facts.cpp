@@ -12,6 +12,8 @@
 #include <fstream>
 #include <system_error>
 
+#include "base/mutation.h"
+
 namespace kvstore::device {
 namespace {
 
@@ -136,7 +138,8 @@ BlockFacts read_block_facts(const std::string& sysfs_root, dev_t device) {
   }
   for (const fs::path& holder : entries_of(folder / "holders")) facts.holder_names.push_back(holder.filename());
 
-  facts.volatile_cache = read_line((disk / "queue" / "write_cache").string()) != "write through";
+  const bool write_through = read_line((disk / "queue" / "write_cache").string()) == "write through";
+  facts.volatile_cache = !write_through && KVS_RULE(I1_a_volatile_cache_is_flushed);
   if (file_exists(disk / "queue" / "dma_alignment")) {
     facts.dma_alignment_bytes = alignment_of(read_number(disk / "queue" / "dma_alignment"));
   }

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/mutation.h"
 #include "base/units.h"
 
 namespace kvstore::device {
@@ -89,15 +90,18 @@ struct Batch {
 
 IoOutcome advance_after_completion(IoRequest& request, std::vector<iovec>& scratch, uint32_t& attempts) {
   if (request.result < 0) {
-    if (request.result != -EAGAIN && request.result != -EINTR) return IoOutcome::kFailed;
+    if (request.result != -EAGAIN && request.result != -EINTR) {
+      return KVS_RULE(I9_an_error_is_never_success) ? IoOutcome::kFailed : IoOutcome::kDone;
+    }
+    if (!KVS_RULE(I9_again_is_retried)) return IoOutcome::kFailed;
     return ++attempts <= kRetriesMax ? IoOutcome::kRetry : IoOutcome::kFailed;
   }
   if (request.op == IoOp::kFlush) return IoOutcome::kDone;
   const uint64_t moved_bytes = static_cast<uint64_t>(request.result);
-  if (moved_bytes >= request_bytes(request)) return IoOutcome::kDone;
+  if (moved_bytes >= request_bytes(request) || !KVS_RULE(I9_short_is_not_done)) return IoOutcome::kDone;
   if (moved_bytes == 0 && request.op == IoOp::kRead) return IoOutcome::kFailed;  // past the end of the device
   if (++attempts > kRetriesMax) return IoOutcome::kFailed;
-  drop_moved(request, scratch, align_down(moved_bytes, kSectorBytes));
+  if (KVS_RULE(I9_the_rest_is_sent)) drop_moved(request, scratch, align_down(moved_bytes, kSectorBytes));
   return IoOutcome::kRetry;
 }
 
@@ -242,7 +246,7 @@ struct BlockingIo::Impl {
       if (slot.in_flight && first.empty()) first = where(slot.piece);
     }
     const uint32_t stuck_now = batch->in_flight;
-    batch->buffer = std::move(buffer);
+    if (KVS_RULE(I11_a_stuck_request_keeps_its_buffer)) batch->buffer = std::move(buffer);
     stuck.push_back(std::move(batch));
     return Status(failed.code(),
                   format_text("%s: %s (%u requests outstanding)", first.c_str(), failed.message().c_str(), stuck_now),

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/aligned.h"
+#include "base/mutation.h"
 #include "device/block_facts.h"
 #include "device/threads_queue.h"
 #include "device/uring_queue.h"
@@ -82,7 +83,7 @@ Result<DeviceInfo> describe_device(const std::string& path, int fd) {
   if (info.is_regular_file) {
     info.size_bytes = static_cast<uint64_t>(facts.st_size);
     // A file's flush goes through a file system and whatever is below it: never assume it needless.
-    info.volatile_cache = true;
+    info.volatile_cache = KVS_RULE(I1_files_are_always_flushed);
     if (direct.known && direct.offset_bytes == 0) {
       return Status(Code::kUnsupported, path +
                                             ": its file system has no direct I/O for this file (encrypted or "

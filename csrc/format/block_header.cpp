@@ -6,6 +6,8 @@
 #include <cstring>
 #include <string>
 
+#include "base/mutation.h"
+
 namespace kvstore::format {
 namespace {
 
@@ -51,7 +53,9 @@ Result<BlockHeader> read_block_header(std::span<const uint8_t> block, const Expe
     return Status(Code::kNotFound, format_text("region %u: no %s block %u", expected.region.value,
                                                kind_name(expected.kind), expected.number));
   }
-  if (header.checksum != checksum_of(block)) return corrupt(expected, "checksum mismatch");
+  if (header.checksum != checksum_of(block) && KVS_RULE(I4_a_torn_copy_is_invalid)) {
+    return corrupt(expected, "checksum mismatch");
+  }
   if (header.store_uuid != expected.store_uuid) {
     // Whole, and of a store that was here before the last format: as good as never written. (A damaged block may be
     // ours, whatever uuid it shows, and a region must not restart its generations over one; I2.)

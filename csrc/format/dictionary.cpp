@@ -6,6 +6,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/mutation.h"
 #include "format/descriptor.h"
 
 namespace kvstore::format {
@@ -77,7 +78,7 @@ uint32_t DictionaryWriter::size() const { return size_; }
 Status decode_dictionary_block(std::span<const uint8_t> page, const ExpectedBlock& expected, uint64_t generation,
                                std::vector<DictionaryEntry>& entries) {
   KVS_ASSIGN(const BlockHeader header, read_block_header(page, expected));
-  if (header.generation != generation) {
+  if (header.generation != generation && KVS_RULE(I2_strings_of_earlier_lives_are_ignored)) {
     return Status(
         Code::kStale,
         format_text("region %u, dictionary block %u: of generation %llu, not %llu", header.region, header.number,

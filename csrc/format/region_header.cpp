@@ -8,6 +8,7 @@
 #include <string>
 #include <type_traits>
 
+#include "base/mutation.h"
 #include "format/descriptor.h"
 
 namespace kvstore::format {
@@ -120,7 +121,7 @@ Result<RegionHeader> decode_region_header(std::span<const uint8_t> page, const U
   KVS_ASSIGN(const BlockHeader block, read_block_header(page, {store_uuid, region, BlockKind::kHeader, copy}));
   RegionHeaderDisk disk;
   std::memcpy(&disk, page.data() + sizeof(BlockHeader), sizeof(disk));
-  if (block.generation > kGenerationMax) {
+  if (block.generation > kGenerationMax && KVS_RULE(I2_generations_cannot_wrap)) {
     // I2: a generation that could wrap would bring an earlier life back.
     return Status(Code::kCorrupt, format_text("region %u, header copy %u: impossible generation", region.value, copy));
   }

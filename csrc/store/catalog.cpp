@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/mutation.h"
 
 namespace kvstore::store {
 
@@ -44,8 +45,8 @@ IndexEntry* Catalog::find_readable_locked(const Fingerprint& fingerprint) {
   if (entry == nullptr) return nullptr;
   const Region& region = regions_[entry->region];
   // I3: a retiring region takes no new reader; its remaining entries are on their way out.
-  if (region.state == RegionState::kRetiring || region.state == RegionState::kFree) return nullptr;
-  return entry;
+  const bool emptied = region.state == RegionState::kRetiring || region.state == RegionState::kFree;
+  return emptied && KVS_RULE(I3_no_reader_of_a_retiring_region) ? nullptr : entry;
 }
 
 void Catalog::fill_grant_locked(Item& item, const IndexEntry& entry, Verify verify) {
@@ -61,7 +62,8 @@ void Catalog::fill_grant_locked(Item& item, const IndexEntry& entry, Verify veri
   item.checksum = entry.checksum;
   item.page_hashes = (entry.flags & kEntryPageHashes) != 0;
   // I5: in a region with a write of unknown outcome what was verified once may have been overwritten since.
-  const bool verified = (entry.flags & kEntryVerified) != 0 && region.quarantined_until_ns == 0;
+  const bool doubtful = region.quarantined_until_ns != 0 && KVS_RULE(I5_verified_again_after_an_unknown_outcome);
+  const bool verified = (entry.flags & kEntryVerified) != 0 && !doubtful;
   item.verify = verify == Verify::kAlways || (verify == Verify::kFirstRead && !verified);
   ++region.pins;
 }
@@ -122,7 +124,7 @@ IndexEntry* Catalog::find_at_locked(const Fingerprint& fingerprint, const Place&
   IndexEntry* entry = index_.find(fingerprint);
   const bool there = entry != nullptr && entry->region == place.region && entry->slot == place.slot.value &&
                      entry->generation_low == static_cast<uint32_t>(place.generation.value);
-  return there ? entry : nullptr;
+  return there || !KVS_RULE(I5_removed_only_where_it_was_read) ? entry : nullptr;
 }
 
 bool Catalog::drop_corrupt(const Item& item) {
@@ -131,8 +133,8 @@ bool Catalog::drop_corrupt(const Item& item) {
   {
     std::lock_guard lock(mutex_);
     if (IndexEntry* entry = find_at_locked(item.fingerprint, item.place)) {
-      forget_entry_locked(entry, true);
-      revived = revive_superseded_locked(item.fingerprint);
+      if (KVS_RULE(I5_what_does_not_verify_is_removed)) forget_entry_locked(entry, true);
+      revived = KVS_RULE(I12_the_next_duplicate_is_tried) && revive_superseded_locked(item.fingerprint);
       dropped = !revived;
     }
   }
@@ -154,8 +156,9 @@ bool Catalog::revive_superseded_locked(const Fingerprint& fingerprint) {
   while (true) {
     const auto [first, last] = superseded_.equal_range(fingerprint);
     if (first == last) return false;
-    const auto next = std::max_element(
-        first, last, [](const auto& a, const auto& b) { return a.second.write_seq < b.second.write_seq; });
+    const auto next = std::max_element(first, last, [](const auto& a, const auto& b) {
+      return KVS_RULE(I12_the_next_is_the_newest) == (a.second.write_seq < b.second.write_seq);
+    });
     const IndexEntry entry = next->second.entry;
     superseded_.erase(next);
     Region& region = regions_[entry.region];
@@ -321,13 +324,15 @@ void Catalog::finish_put(Item& item) {
     KVS_ASSERT(open.writes_in_flight != 0);
     DeviceState& device = device_states_[region.device];
     --open.writes_in_flight;
+    const uint8_t unread = KVS_RULE(I5_a_fresh_put_is_no_read) ? 0 : kEntryVerified;
     IndexEntry entry{.fingerprint = item.fingerprint,
                      .checksum = item.checksum,
                      .payload_bytes = static_cast<uint32_t>(item.payload_bytes),
                      .region = item.place.region,
                      .slot = item.place.slot.value & (kSlotsMax - 1),
-                     .flags = static_cast<uint32_t>(kEntryUncommitted | (item.page_hashes ? kEntryPageHashes : 0)),
+                     .flags = static_cast<uint8_t>(kEntryUncommitted | unread),
                      .generation_low = static_cast<uint32_t>(region.generation.value)};
+    if (item.page_hashes) entry.flags |= kEntryPageHashes;
     if (open.poisoned) {
       why = "its region was sealed by a failed flush before the descriptor was written";
     } else if (!write_refusal_.ok()) {
@@ -405,7 +410,7 @@ void Catalog::fail_put(Item& item, bool allocated, bool device_failed, Code code
       OpenRegion& open = *regions_[item.place.region].open;
       --open.writes_in_flight;
       if (device_failed) {
-        open.seal_wanted = true;
+        open.seal_wanted |= KVS_RULE(I6_a_failed_write_seals);
         note_failure_locked();
       }
     }
@@ -413,6 +418,7 @@ void Catalog::fail_put(Item& item, bool allocated, bool device_failed, Code code
     pending_puts_.erase(item.fingerprint);
     joined.joined.push_back({JobRef(item.job), item.number, {}});
     for (DurableWaiter& waiter : joined.joined) {
+      if (waiter.job.get() != item.job && !KVS_RULE(I8_what_joined_a_failed_put_fails)) continue;
       waiter.result = {.status = ItemStatus::kError, .code = code, .io_errno = io_errno};
       completions.push_back({std::move(waiter), text});
     }
@@ -468,7 +474,7 @@ ItemResult Catalog::erase(const Fingerprint& fingerprint, const Eviction& named)
     IndexEntry* entry = find_readable_locked(fingerprint);
     if (entry != nullptr && pins_.contains(fingerprint)) return {.status = ItemStatus::kError, .code = Code::kBusy};
     // Older copies must not come back, not even after the delete of a key that is a miss already.
-    kill_superseded_locked(fingerprint);
+    if (KVS_RULE(I12_older_copies_are_deleted_too)) kill_superseded_locked(fingerprint);
     if (entry == nullptr) return result;
     result = {.status = ItemStatus::kDeleted, .bytes = entry->payload_bytes};
     forget_entry_locked(entry, true);
@@ -509,7 +515,7 @@ void Catalog::settle(Completions completions, std::vector<Eviction> evictions) {
 }
 
 void Catalog::note_failure_locked() {
-  if (++failures_ >= options_.failures_max && write_refusal_.ok()) {
+  if (++failures_ >= options_.failures_max && write_refusal_.ok() && KVS_RULE(I6_read_only_after_failures)) {
     write_refusal_ =
         Status(Code::kIo, format_text("read-only after %u failed writes; see stats() for the counts", failures_));
   }
@@ -563,7 +569,7 @@ Status Catalog::usable() {
 
 uint64_t Catalog::take_lost() {
   std::lock_guard lock(mutex_);
-  return std::exchange(lost_, 0);
+  return std::exchange(lost_, KVS_RULE(I6_a_loss_is_told_once) ? 0 : lost_);
 }
 
 std::vector<std::pair<std::string, double>> Catalog::numbers() {

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/mutation.h"
 #include "store/catalog.h"
 
 namespace kvstore::store {
@@ -47,8 +48,9 @@ Region* Catalog::open_region_for_locked(const DeviceState& state, uint64_t exten
 
 bool Catalog::is_victim_locked(const Region& region, uint64_t now_ns) const {
   const bool filled = region.state == RegionState::kSealed || region.state == RegionState::kQuarantined;
-  return filled && !region.opening && region.pins == 0 && region.unknown_writes == 0 &&
-         region.quarantined_until_ns <= now_ns;
+  const bool held = region.pins != 0 && KVS_RULE(I3_a_region_with_readers_is_no_victim);
+  const bool unknown = region.unknown_writes != 0 || region.quarantined_until_ns > now_ns;
+  return filled && !region.opening && !held && !(unknown && KVS_RULE(I7_quarantined_is_no_victim));
 }
 
 bool Catalog::reclaim_possible_locked(uint16_t device) const {
@@ -92,7 +94,8 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
             devices_[device].geometry.extent_offset(best->id, best->extent_bytes, item.place.slot);
         ++open.writes_in_flight;
         open.last_put_tick = tick();
-        if (++open.slots_given == best->slot_count) open.seal_wanted = true;
+        open.slots_given += KVS_RULE(I7_a_slot_is_given_once) ? 1 : 0;
+        if (open.slots_given == best->slot_count) open.seal_wanted = true;
         return Allocation::kGranted;
       }
       open.seal_wanted = true;  // the dictionary is full
@@ -172,7 +175,7 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
     plan.extent_bytes = extent_bytes;
     plan.slot_count = static_cast<uint32_t>(std::min<uint64_t>(devices_[device].geometry.region_bytes / extent_bytes,
                                                                devices_[device].geometry.slots_max()));
-    plan.generation = Generation{region.generation.value + 1};
+    plan.generation = Generation{region.generation.value + (KVS_RULE(I2_generation_plus_one) ? 1 : 0)};
     return plan;
   }
   return std::nullopt;
@@ -184,7 +187,7 @@ void Catalog::open_done(const OpenPlan& plan, const Status& status) {
     std::lock_guard lock(mutex_);
     region.opening = false;
     // Even when a header write failed it may have landed: the generation is spent (I2).
-    region.generation = plan.generation;
+    if (status.ok() || KVS_RULE(I2_a_failed_open_spends_its_generation)) region.generation = plan.generation;
     if (status.ok()) {
       region.state = RegionState::kOpen;
       region.extent_bytes = plan.extent_bytes;
@@ -269,7 +272,7 @@ void Catalog::commit_done(CommitWork work, const Status& status, bool flush_fail
       lose_pending_locked(work.region, std::move(work.descriptors), std::move(work.waiters), status.message(),
                           completions, evictions);
       poison_locked(work.region, status.message(), completions, evictions);
-      if (flush_failed) {
+      if (flush_failed && KVS_RULE(I6_a_failed_flush_seals_all)) {
         // I6: a failed flush says nothing about which writes it dropped: every region written since the last good
         // one is suspect, and on this device those are the open ones.
         for (uint32_t number : device_states_[region.device].open) {
@@ -289,13 +292,14 @@ void Catalog::lose_pending_locked(uint32_t number, std::vector<PendingDescriptor
     if (entry == nullptr || entry->region != number || entry->slot != pending.descriptor.slot) continue;
     // Dead for good: the descriptor may have landed all the same, and must not come back after a copy put since was
     // deleted.
-    forget_entry_locked(entry, true);
-    ++lost_;
+    if (KVS_RULE(I6_lost_blocks_are_misses)) forget_entry_locked(entry, KVS_RULE(I6_lost_blocks_are_dead));
+    lost_ += KVS_RULE(I6_lost_blocks_are_counted) ? 1 : 0;
     add(counters_.blocks_lost);
+    if (!KVS_RULE(I6_listeners_are_told)) continue;
     evictions.push_back(eviction_of(pending.descriptor, pending.space, pending.salt, EvictionReason::kLost));
   }
   for (DurableWaiter& waiter : waiters) {
-    waiter.result = {.status = ItemStatus::kError, .code = Code::kIo};
+    if (KVS_RULE(I6_durable_puts_that_wait_fail)) waiter.result = {.status = ItemStatus::kError, .code = Code::kIo};
     completions.push_back({std::move(waiter), why});
   }
 }
@@ -303,8 +307,8 @@ void Catalog::lose_pending_locked(uint32_t number, std::vector<PendingDescriptor
 void Catalog::poison_locked(uint32_t number, const std::string& why, Completions& completions,
                             std::vector<Eviction>& evictions) {
   OpenRegion& open = *regions_[number].open;
-  open.poisoned = true;
-  open.seal_wanted = true;
+  open.poisoned = KVS_RULE(I6_what_is_being_written_is_lost_too);
+  open.seal_wanted = KVS_RULE(I6_a_failed_commit_seals);
   std::vector<PendingDescriptor> pending = std::move(open.pending);
   std::vector<DurableWaiter> waiters = std::move(open.waiters);
   open.pending.clear();
@@ -333,8 +337,9 @@ std::optional<uint32_t> Catalog::next_seal(uint16_t device) {
   for (uint32_t number : device_states_[device].open) {
     const OpenRegion& open = *regions_[number].open;
     // I7: metadata of a region with a write of unknown outcome is left alone.
-    if (regions_[number].unknown_writes != 0) continue;
-    if (open.seal_wanted && open.writes_in_flight == 0 && open.pending.empty() && open.waiters.empty()) return number;
+    if (regions_[number].unknown_writes != 0 && KVS_RULE(I7_no_header_while_unknown)) continue;
+    const bool being_written = open.writes_in_flight != 0 && KVS_RULE(I3_an_unfinished_put_keeps_its_region);
+    if (open.seal_wanted && !being_written && open.pending.empty() && open.waiters.empty()) return number;
   }
   return std::nullopt;
 }
@@ -371,13 +376,14 @@ void Catalog::write_outcome_unknown(uint32_t number) {
   Region& region = regions_[number];
   ++region.unknown_writes;
   region.quarantined_until_ns = UINT64_MAX;
-  if (region.open) region.open->seal_wanted = true;
+  if (region.open && KVS_RULE(I7_unknown_outcome_seals)) region.open->seal_wanted = true;
 }
 
 void Catalog::write_outcome_known(uint32_t number) {
   std::lock_guard lock(mutex_);
   Region& region = regions_[number];
-  if (--region.unknown_writes == 0) region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
+  const uint64_t quarantine_ns = KVS_RULE(I7_quarantine_outlasts_the_outcome) ? options_.quarantine_ns : 0;
+  if (--region.unknown_writes == 0) region.quarantined_until_ns = clock_.monotonic_ns() + quarantine_ns;
 }
 
 // ---- reclaiming ------------------------------------------------------------------------------------------------
@@ -457,7 +463,8 @@ std::vector<bool> Catalog::evict(uint32_t number, std::span<const EvictedBlock> 
     IndexEntry* entry = index_.find(blocks[i].fingerprint);
     if (entry == nullptr || entry->region != number || entry->slot != blocks[i].slot.value) continue;
     forget_entry_locked(entry, false);
-    kill_superseded_locked(blocks[i].fingerprint);  // evicted is a miss, also after the next open
+    // Evicted is a miss, also after the next open.
+    if (KVS_RULE(I12_older_copies_are_evicted_too)) kill_superseded_locked(blocks[i].fingerprint);
     was_live[i] = true;
     ++count;
   }
@@ -487,7 +494,8 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
       region.bitmap_dirty = false;
       region.state = RegionState::kFree;
       region.quarantined_until_ns = 0;
-      device_states_[device].free.push_back(number);
+      auto& free = device_states_[device].free;
+      KVS_RULE(I7_emptied_last_is_reused_last) ? free.push_back(number) : free.push_front(number);
     } else {
       // Its blocks would be back after a crash, whatever was deleted since: the bitmap says what the header could not.
       for (uint32_t slot = 0; slot < region.slot_count; ++slot) mark_dead_locked(region, SlotIndex{slot});
@@ -547,7 +555,8 @@ std::optional<uint32_t> Catalog::next_bitmap(uint16_t device, format::DeadBitmap
     region.bitmap_queued = false;
     if (!region.bitmap_dirty) continue;  // reclaimed meanwhile
     // I7 again: the late write could undo a later one.
-    if (region.state == RegionState::kRetiring || region.unknown_writes != 0) {
+    const bool unknown = region.unknown_writes != 0 && KVS_RULE(I7_no_bitmap_while_unknown);
+    if (region.state == RegionState::kRetiring || unknown) {
       queue_bitmap_locked(region);
       continue;
     }
@@ -578,7 +587,7 @@ Status Catalog::bitmaps_left_alone(uint16_t device) {
     const Region& region = regions_[number];
     if (!region.bitmap_dirty || region.state == RegionState::kRetiring) continue;
     // Others became dirty during this round: the next flush's business.
-    if (!write_refusal_.ok() || region.unknown_writes != 0) ++count;
+    if (!write_refusal_.ok() || (region.unknown_writes != 0 && KVS_RULE(I7_flush_tells_of_deletes_left_alone))) ++count;
   }
   if (count == 0) return {};
   const std::string what = format_text("deletes in %u regions of device %u are not durable: ", count, device);

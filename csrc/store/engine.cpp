@@ -11,6 +11,7 @@
 #include <future>
 
 #include "base/assert.h"
+#include "base/mutation.h"
 
 namespace kvstore::store {
 
@@ -197,7 +198,8 @@ void Engine::take_inbox() {
     for (Item* item : items) {
       item->queued = true;
       if (!stores && item->job->deadline_at_ns() != UINT64_MAX) {
-        item->staged = true;  // I11: it may have to answer before its device does
+        // I11: it may have to answer before its device does.
+        item->staged = KVS_RULE(I11_reads_with_a_deadline_are_staged);
         deadlines_.push_back(item);
       }
     }
@@ -456,7 +458,8 @@ void Engine::collect(std::span<device::IoRequest*> completed) {
     const int64_t result = request->result;
     piece.outcome = device::advance_after_completion(*request, piece.rest, piece.attempts);
     // I6: a timed-out write is never retried into the same extent.
-    if (timed_out && request->op == device::IoOp::kWrite && piece.outcome == device::IoOutcome::kRetry) {
+    if (timed_out && request->op == device::IoOp::kWrite && piece.outcome == device::IoOutcome::kRetry &&
+        KVS_RULE(I6_a_timed_out_write_is_not_retried)) {
       piece.outcome = device::IoOutcome::kFailed;
     }
     if (piece.outcome == device::IoOutcome::kRetry) {
@@ -488,7 +491,9 @@ void Engine::free_piece(Piece& piece) {
 void Engine::finish_piece(Piece& piece) {
   Item& item = *piece.item;
   const bool is_put = item.job->kind() == JobKind::kPut;
-  if (piece.outcome == device::IoOutcome::kFailed) item.device_failed = true;  // I6: also of a put that was canceled
+  // I6: also of a put that was canceled.
+  const bool counts = item.failure == Code::kOk || KVS_RULE(I6_a_canceled_write_that_fails_seals);
+  if (piece.outcome == device::IoOutcome::kFailed && counts) item.device_failed = true;
   if (piece.outcome == device::IoOutcome::kFailed && item.failure == Code::kOk) {
     const int64_t result = piece.request.result;
     item.failure = Code::kIo;
@@ -501,7 +506,7 @@ void Engine::finish_piece(Piece& piece) {
                                     result < 0 ? std::strerror(item.failure_errno) : "stopped short");
     add(is_put ? counters_.write_errors : counters_.read_errors);
   }
-  if (item.failure == Code::kOk && !item.retired) {
+  if (item.failure == Code::kOk && !(item.retired && KVS_RULE(I11_nothing_is_copied_after_the_deadline))) {
     is_put ? finish_write_piece(piece) : finish_read_piece(piece);
   }
   --item.pieces_in_flight;
@@ -511,7 +516,7 @@ void Engine::finish_piece(Piece& piece) {
   }
   JobRef keep(item.job);
   free_piece(piece);
-  if (item.pieces_in_flight == 0 && !item.queued) item_pieces_done(item);
+  if (item.pieces_in_flight <= (KVS_RULE(I8_after_the_last_piece) ? 0 : 1) && !item.queued) item_pieces_done(item);
 }
 
 void Engine::finish_read_piece(Piece& piece) {
@@ -527,7 +532,8 @@ void Engine::finish_read_piece(Piece& piece) {
     const uint32_t count = piece_page_nodes(piece, nodes);
     if (item.pages.empty()) {
       item.nodes[piece.number] = piece_node_of_pages({nodes, count});
-    } else if (std::memcmp(nodes, item.pages.data() + piece.first_byte / kPageBytes, count * sizeof(uint64_t)) != 0) {
+    } else if (std::memcmp(nodes, item.pages.data() + piece.first_byte / kPageBytes, count * sizeof(uint64_t)) != 0 &&
+               KVS_RULE(I5_pages_are_checked)) {
       item.failure = Code::kCorrupt;  // the table was verified against the root; these pages do not match it
       return;
     }
@@ -558,7 +564,7 @@ void Engine::item_pieces_done(Item& item) {
     finish_read(item);
     return;
   }
-  if (item.failure != Code::kOk) {
+  if (item.failure != Code::kOk && KVS_RULE(I8_a_failed_put_is_not_visible)) {
     catalog_.fail_put(item, true, item.device_failed, item.failure, item.failure_errno, item.failure_text);
   } else if (item.page_hashes && item.stage == ItemStage::kPayload) {
     item.stage = ItemStage::kWriteTable;
@@ -589,7 +595,7 @@ void Engine::finish_read(Item& item) {
       const size_t count = std::min<size_t>(kPieceBytes / kPageBytes, item.pages.size() - first);
       item.nodes[i] = piece_node_of_pages({item.pages.data() + first, count});
     }
-    if (item_root(item) == item.checksum) {
+    if (item_root(item) == item.checksum || !KVS_RULE(I5_the_table_is_checked)) {
       item.stage = ItemStage::kPayload;
       item.next_byte = align_down(item.wanted_offset, kPageBytes);
       item.end_byte = std::min(align_up(item.wanted_offset + item.wanted_bytes, kPageBytes), item.payload_bytes);
@@ -601,7 +607,7 @@ void Engine::finish_read(Item& item) {
     }
     item.failure = Code::kCorrupt;
   }
-  const bool by_root = item.verify && item.pages.empty();
+  const bool by_root = item.verify && item.pages.empty() && KVS_RULE(I5_the_engine_checks);
   if (item.failure == Code::kOk && by_root && item_root(item) != item.checksum) item.failure = Code::kCorrupt;
 
   ItemResult result{.status = ItemStatus::kHit, .bytes = item.wanted_bytes};
@@ -616,7 +622,7 @@ void Engine::finish_read(Item& item) {
     add(counters_.checksum_mismatches);
     catalog_.doubt_ownership(item.place.device);
     item.pages.clear();
-    if (!item.reread) return again();
+    if (!item.reread && KVS_RULE(I5_a_mismatch_is_read_once_more)) return again();
     add(counters_.checksum_misses);
     const bool another_copy = catalog_.drop_corrupt(item);
     catalog_.end_read(item);
@@ -626,14 +632,15 @@ void Engine::finish_read(Item& item) {
       catalog_.begin_reads({&item, 1}, Verify::kAlways);
       queued_load_bytes_.fetch_add(item.payload_bytes - counted_bytes, std::memory_order_relaxed);  // may be less
       // What was wanted was worked out from the other copy's size. Of one of another size it would be a piece.
-      if (item.phase == ItemPhase::kWaiting && item.payload_bytes == counted_bytes) return again();
+      const bool same_size = item.payload_bytes == counted_bytes || !KVS_RULE(I12_no_duplicate_of_another_size);
+      if (item.phase == ItemPhase::kWaiting && same_size) return again();
       if (item.phase == ItemPhase::kWaiting) catalog_.end_read(item);
     }
     add(counters_.misses);
     item.job->complete_item(item, {.status = ItemStatus::kMiss});
   } else {
     if (item.failure == Code::kIo) {
-      if (!item.reread) return again();
+      if (!item.reread && KVS_RULE(I9_eio_is_read_once_more)) return again();
       catalog_.mark_suspect(item);
     }
     catalog_.end_read(item);
@@ -688,7 +695,7 @@ void Engine::end_early(Item& item, const Status& why) {
   item.failure = why.code();
   item.failure_errno = why.io_errno();
   item.failure_text = why.message();
-  if (item.pieces_in_flight != 0) return;
+  if (item.pieces_in_flight != 0 && KVS_RULE(I11_a_cancel_waits_for_the_device)) return;
   JobRef keep(item.job);
   if (is_put) {
     catalog_.fail_put(item, item.allocated, false, item.failure, item.failure_errno, item.failure_text);
@@ -725,7 +732,7 @@ void Engine::check_times() {
     add(counters_.deadline_misses);
     item.job->complete_item(item, {.status = ItemStatus::kError, .code = Code::kTimeout},
                             "the deadline passed before the read completed");
-    if (item.pieces_in_flight == 0) item_pieces_done(item);
+    if (item.pieces_in_flight == 0 || !KVS_RULE(I11_pins_outlast_the_deadline)) item_pieces_done(item);
   }
   for (Piece& piece : pieces_) {
     if (piece.state != PieceState::kInFlight || piece.stuck || now_ns - piece.submitted_ns < options_.io_timeout_ns)

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/mutation.h"
 #include "base/units.h"
 
 namespace kvstore::store {
@@ -150,7 +151,7 @@ void IndexBuilder::add_one(Index::Shard& shard, uint64_t* sequences, const Candi
     if ((entry.flags & kEntryUsed) == 0) break;
     if (entry.fingerprint != candidate.entry.fingerprint) continue;
     Candidate loser = candidate;
-    if (candidate.write_seq > sequences[i]) {
+    if ((candidate.write_seq > sequences[i]) == KVS_RULE(I12_the_newest_duplicate_wins)) {
       loser = {entry, sequences[i]};
       entry = candidate.entry;
       entry.flags |= kEntryUsed;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/mutation.h"
+
 namespace kvstore::store {
 
 InlineReaders::InlineReaders(std::vector<device::Device*> devices, Counters& counters)
@@ -31,7 +33,8 @@ InlineReaders::Outcome InlineReaders::read(Item& item) {
   reading_.fetch_add(1, std::memory_order_acq_rel);
   Outcome outcome = Outcome::kTryEngine;
   if (std::unique_ptr<Reader> reader = take()) {
-    if (transfer(*reader, item) && (!item.verify || item_root(item) == item.checksum)) outcome = Outcome::kHit;
+    const bool checked = item.verify && KVS_RULE(I5_the_callers_thread_checks);
+    if (transfer(*reader, item) && (!checked || item_root(item) == item.checksum)) outcome = Outcome::kHit;
     std::lock_guard lock(mutex_);
     free_.push_back(std::move(reader));
   }
@@ -69,7 +72,8 @@ bool InlineReaders::transfer(Reader& reader, Item& item) {
     for (uint32_t i = 0; i < polled.value(); ++i) {
       Piece& piece = *static_cast<Piece*>(completed[i]->owner);
       --left;
-      if (piece.request.result != static_cast<int64_t>(piece.transfer_bytes)) {
+      if (piece.request.result != static_cast<int64_t>(piece.transfer_bytes) &&
+          KVS_RULE(I9_the_callers_thread_counts)) {
         good = false;
         continue;
       }

@@ -12,6 +12,7 @@
 #include <future>
 
 #include "base/assert.h"
+#include "base/mutation.h"
 #include "store/region_reader.h"
 #include "store/superblock_io.h"
 
@@ -160,11 +161,11 @@ format::BlockHeader Keeper::identity(const Region& region) const {
   return header;
 }
 
-Status Keeper::write_page(uint64_t offset_bytes) {
+Status Keeper::write_page(uint64_t offset_bytes, bool durable) {
   // Superblock copies and payload are never a keeper's to write; a wrong offset would destroy them.
   KVS_ASSERT(offset_bytes >= format::kMetadataOffset && offset_bytes + kPageBytes <= geometry_.data_offset);
   add(counters_.bytes_written_metadata, kPageBytes);
-  return io_->write(0, offset_bytes, page_, kPageBytes, true);
+  return io_->write(0, offset_bytes, page_, kPageBytes, durable);
 }
 
 Status Keeper::flush_device() {
@@ -185,10 +186,10 @@ bool Keeper::commit() {
   const bool any_payload =
       std::any_of(work.begin(), work.end(), [](const CommitWork& one) { return !one.descriptors.empty(); });
   // I1: one flush, after every payload of this round has completed, covers all its regions.
-  const Status flushed = any_payload ? flush_device() : Status();
+  const Status flushed = any_payload && KVS_RULE(I1_flush_before_descriptors) ? flush_device() : Status();
   if (!flushed.ok()) add(counters_.flush_errors);
   for (CommitWork& one : work) {
-    Status status = flushed.ok() ? write_region(one) : flushed;
+    Status status = flushed.ok() || !KVS_RULE(I1_no_descriptors_after_a_failed_flush) ? write_region(one) : flushed;
     if (!status.ok() && flushed.ok()) add(counters_.write_errors);
     const uint32_t number = one.region;
     catalog_.commit_done(std::move(one), status, !flushed.ok());
@@ -203,7 +204,8 @@ Status Keeper::write_region(CommitWork& work) {
   for (const auto& block : work.dictionary) {
     // I10: the strings are durable before the first descriptor that refers to them.
     std::memcpy(page_.data(), block.page.data(), kPageBytes);
-    KVS_TRY(write_page(geometry_.dictionary_offset(region.id, block.number)));
+    if (!KVS_RULE(I10_strings_before_descriptors)) continue;
+    KVS_TRY(write_page(geometry_.dictionary_offset(region.id, block.number), KVS_RULE(I10_strings_are_durable)));
   }
   return write_descriptors(region, work);
 }
@@ -222,7 +224,8 @@ Status Keeper::write_descriptors(Region& region, const CommitWork& work) {
     header.number = open.full_blocks;
     header.sequence = ++open.block_sequence;
     format::encode_descriptor_block(format::BlockKind::kDescriptors, header, open.tail, {page_.data(), kPageBytes});
-    KVS_TRY(write_page(geometry_.descriptor_block_offset(region.id, open.full_blocks)));
+    KVS_TRY(write_page(geometry_.descriptor_block_offset(region.id, open.full_blocks),
+                       KVS_RULE(I1_descriptors_are_durable)));
     ++open.full_blocks;
     open.tail.clear();
     tail_changed = false;
@@ -231,8 +234,9 @@ Status Keeper::write_descriptors(Region& region, const CommitWork& work) {
   header.number = open.full_blocks;
   header.sequence = ++open.block_sequence;
   format::encode_descriptor_block(format::BlockKind::kTail, header, open.tail, {page_.data(), kPageBytes});
-  KVS_TRY(write_page(geometry_.tail_offset(region.id, open.tail_copy)));
-  open.tail_copy ^= 1;  // I4: the copy just written is the newer; the next write takes the older
+  KVS_TRY(write_page(geometry_.tail_offset(region.id, open.tail_copy), KVS_RULE(I1_tails_are_durable)));
+  // I4: the copy just written is the newer; the next write takes the older.
+  if (KVS_RULE(I4_tails_alternate)) open.tail_copy ^= 1;
   return {};
 }
 
@@ -245,8 +249,8 @@ Status Keeper::write_header(Region& region, const format::RegionHeader& header) 
   next.owner_epoch = Epoch{catalog_.epoch()};
   next.owner_host = setup_.superblock.owner.host;
   format::encode_region_header(next, setup_.superblock.store_uuid, region.header_copy, {page_.data(), kPageBytes});
-  KVS_TRY(write_page(geometry_.header_offset(region.id, region.header_copy)));
-  region.header_copy ^= 1;
+  KVS_TRY(write_page(geometry_.header_offset(region.id, region.header_copy), KVS_RULE(I2_headers_are_durable)));
+  if (KVS_RULE(I4_headers_alternate)) region.header_copy ^= 1;
   return {};
 }
 
@@ -267,9 +271,9 @@ bool Keeper::open_regions() {
     // I2: the new generation is durable in both copies before the first payload byte of the new life; a crash
     // in between leaves one copy with the higher generation, and that one counts.
     if (status.ok()) status = write_header(region, header);
-    if (status.ok()) status = write_header(region, header);
+    if (status.ok() && KVS_RULE(I2_both_headers)) status = write_header(region, header);
     if (!status.ok()) add(counters_.write_errors);
-    catalog_.open_done(*plan, status);
+    catalog_.open_done(*plan, KVS_RULE(I2_headers_before_payload) ? status : Status());
     hold_if_unknown(plan->region, status);
   }
   return worked;
@@ -294,7 +298,8 @@ Status Keeper::write_seal(Region& region) {
     header.number = open.full_blocks;
     header.sequence = ++open.block_sequence;
     format::encode_descriptor_block(format::BlockKind::kDescriptors, header, open.tail, {page_.data(), kPageBytes});
-    KVS_TRY(write_page(geometry_.descriptor_block_offset(region.id, open.full_blocks)));
+    KVS_TRY(write_page(geometry_.descriptor_block_offset(region.id, open.full_blocks),
+                       KVS_RULE(I1_sealed_descriptors_are_durable)));
   }
   format::RegionHeader header;
   header.generation = region.generation;
@@ -322,7 +327,7 @@ bool Keeper::reclaim_one() {
   format::RegionHeader header;
   header.generation = region.generation;
   header.state = RegionState::kFree;
-  const Status status = write_header(region, header);
+  const Status status = KVS_RULE(I7_an_emptied_region_says_so) ? write_header(region, header) : Status();
   if (!status.ok()) add(counters_.write_errors);
   catalog_.reclaimed(*victim, status);
   hold_if_unknown(*victim, status);
@@ -383,7 +388,9 @@ bool Keeper::write_bitmaps(Status& outcome) {
     const Status status =
         io_->write(0, geometry_.bitmap_offset(region.id, region.bitmap_copy), buffer, geometry_.bitmap_bytes(), true);
     add(counters_.bytes_written_metadata, geometry_.bitmap_bytes());
-    if (status.ok()) region.bitmap_copy ^= 1;
+    // I4: the other copy next time; after a failure this one again, for the other is the one known to be good.
+    const bool other_next = status.ok() ? KVS_RULE(I4_bitmaps_alternate) : !KVS_RULE(I4_the_good_bitmap_is_spared);
+    if (other_next) region.bitmap_copy ^= 1;
     catalog_.bitmap_done(*number, status);
     hold_if_unknown(*number, status);
     if (status.ok()) continue;
@@ -399,13 +406,13 @@ bool Keeper::write_bitmaps(Status& outcome) {
 
 void Keeper::hold_if_unknown(uint32_t number, const Status& status) {
   // I7: a metadata write past the time-out may land after whatever is written there next.
-  if (status.code() != Code::kTimeout) return;
+  if (status.code() != Code::kTimeout || !KVS_RULE(I7_metadata_writes_may_be_unknown)) return;
   catalog_.write_outcome_unknown(number);
   held_.push_back(number);
 }
 
 bool Keeper::release_held() {
-  if (held_.empty() || io_->collect_stuck() != 0) return false;
+  if (held_.empty() || (io_->collect_stuck() != 0 && KVS_RULE(I7_unknown_until_it_completes))) return false;
   for (const uint32_t number : held_) catalog_.write_outcome_known(number);
   held_.clear();
   return true;

@@ -77,7 +77,7 @@ class Keeper {
   Status confirm();
   Status flush_device();
   Status write_header(Region& region, const format::RegionHeader& header);
-  Status write_page(uint64_t offset_bytes);
+  Status write_page(uint64_t offset_bytes, bool durable);
   format::BlockHeader identity(const Region& region) const;
   uint64_t next_wait_ns();
 

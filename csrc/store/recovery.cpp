@@ -11,6 +11,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/mutation.h"
 #include "store/region_reader.h"
 
 namespace kvstore::store {
@@ -51,15 +52,17 @@ format::RegionHeader choose_header(const ScannedPages& scanned, const format::Su
     }
     if (!decoded.ok()) {
       blank = blank && decoded.status().code() == Code::kNotFound;
-      if (!found) copy_to_write = copy;  // I4: overwrite the invalid copy first
+      // I4: overwrite the invalid copy first.
+      if (!found) copy_to_write = KVS_RULE(I4_the_invalid_header_first) ? copy : copy ^ 1;
       continue;
     }
     blank = false;
     const format::RegionHeader& header = decoded.value();
-    const bool newer = !found || header.generation > best.generation ||
-                       (header.generation == best.generation && header.sequence > best.sequence);
+    const bool later = header.sequence > best.sequence || !KVS_RULE(I4_the_newer_header_counts);
+    const bool newer = !found || (header.generation > best.generation && KVS_RULE(I2_the_higher_generation_counts)) ||
+                       (header.generation == best.generation && later);
     if (newer) {
-      if (found || copy == 0) copy_to_write = copy ^ 1;
+      if (found || copy == 0) copy_to_write = KVS_RULE(I4_the_older_header_first) ? copy ^ 1 : copy;
       best = header;
     }
     sequence = std::max(sequence, header.sequence);
@@ -68,7 +71,8 @@ format::RegionHeader choose_header(const ScannedPages& scanned, const format::Su
   // I12: headers that are gone without a trace look like those of a region never used, but for what follows them. Taken
   // for new, it would begin again with a generation that its old descriptors have.
   const format::ExpectedBlock dictionary{superblock.store_uuid, region, format::BlockKind::kDictionary, 0};
-  if (!found && blank) blank = scanned.readable[2] && !ever_written(scanned.pages + 2 * kPageBytes, dictionary);
+  if (!found && blank && KVS_RULE(I12_blank_headers_are_doubted))
+    blank = scanned.readable[2] && !ever_written(scanned.pages + 2 * kPageBytes, dictionary);
   unreadable = !found && !blank;
   return best;
 }
@@ -195,9 +199,11 @@ class RegionLoader {
     const bool headers_lost = scan_.unreadable[request.region.value];
     if (headers_lost || !contents.status.ok()) {
       region.state = RegionState::kQuarantined;
-      if (headers_lost) region.generation = Generation{contents.highest_generation};
+      if (headers_lost && KVS_RULE(I12_lost_headers_go_on_from_the_highest))
+        region.generation = Generation{contents.highest_generation};
       // I2: while nothing says which generation was the last there can be no next one.
-      if (headers_lost && !contents.status.ok()) region.quarantined_until_ns = UINT64_MAX;
+      if (headers_lost && !contents.status.ok() && KVS_RULE(I2_no_life_after_an_unknown_generation))
+        region.quarantined_until_ns = UINT64_MAX;
       ++report_.regions_quarantined;
       return;
     }
@@ -222,7 +228,7 @@ class RegionLoader {
     }
     candidates_.clear();
     for (const format::Descriptor& descriptor : contents.descriptors) {
-      if (region.dead.test(SlotIndex{descriptor.slot})) continue;  // I12: dead slots drop first
+      if (region.dead.test(SlotIndex{descriptor.slot}) && KVS_RULE(I12_dead_slots_drop_first)) continue;
       IndexEntry entry{.fingerprint = reader_.fingerprint(contents, descriptor),
                        .checksum = descriptor.checksum,
                        .payload_bytes = descriptor.payload_bytes,
@@ -268,7 +274,7 @@ Status seal_recovered(Catalog& catalog, const format::Superblock& superblock, de
   header.region = region.id;
   header.generation = region.generation;
   header.sequence = ++region.header_sequence;
-  header.state = RegionState::kSealed;
+  header.state = KVS_RULE(I12_open_regions_are_sealed) ? RegionState::kSealed : RegionState::kOpen;
   header.owner_epoch = Epoch{catalog.epoch()};
   header.owner_host = superblock.owner.host;
   header.extent_bytes = region.extent_bytes;
@@ -302,7 +308,7 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
   }
   // I12: where not all blocks find room it is the oldest regions that go without.
   const bool crowded = catalog.index().size() + scan.descriptors_max > catalog.index().blocks_max();
-  if (crowded) {
+  if (crowded && KVS_RULE(I12_a_full_index_drops_the_oldest)) {
     const auto age = [&scan](uint32_t region) {
       const format::RegionHeader& header = scan.headers[region];
       return header.state == RegionState::kSealed ? header.max_write_seq : UINT64_MAX;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/mutation.h"
+
 namespace kvstore::store {
 
 namespace {
@@ -88,7 +90,8 @@ void RegionReader::parse_dictionary(const RegionRequest& request, const uint8_t*
     if (request.generation.value == 0) {
       // Both headers are lost: all that is asked is which lives there were (I12).
       const auto header = format::read_block_header(page, expected);
-      if (header.ok()) contents.highest_generation = std::max(contents.highest_generation, header.value().generation);
+      if (header.ok() && KVS_RULE(I12_the_dictionary_tells_generations))
+        contents.highest_generation = std::max(contents.highest_generation, header.value().generation);
       continue;
     }
     // Indexes count across blocks: after one that is missing no later string can be trusted to be the right one.
@@ -112,17 +115,19 @@ void RegionReader::parse_bitmaps(const RegionRequest& request, const uint8_t* co
     const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kBitmap, copy};
     if (request.generation.value == 0) {
       const auto header = format::read_block_header({copies + copy * copy_bytes, copy_bytes}, expected);
-      if (header.ok()) contents.highest_generation = std::max(contents.highest_generation, header.value().generation);
+      if (header.ok() && KVS_RULE(I12_the_bitmap_tells_generations))
+        contents.highest_generation = std::max(contents.highest_generation, header.value().generation);
       continue;
     }
     auto decoded = format::decode_bitmap({copies + copy * copy_bytes, copy_bytes}, expected, request.slot_count);
     if (!decoded.ok()) continue;
     const format::BlockHeader& header = decoded.value().header;
     contents.highest_generation = std::max(contents.highest_generation, header.generation);
-    if (header.generation != request.generation.value || header.sequence <= contents.bitmap_sequence) continue;
+    if (header.generation != request.generation.value && KVS_RULE(I2_bitmaps_of_earlier_lives_are_ignored)) continue;
+    if (header.sequence <= contents.bitmap_sequence && KVS_RULE(I4_the_newer_bitmap_counts)) continue;
     contents.dead = std::move(decoded.value().bitmap);
     contents.bitmap_sequence = header.sequence;
-    contents.bitmap_copy = copy ^ 1;
+    contents.bitmap_copy = KVS_RULE(I4_the_older_bitmap_first) ? copy ^ 1 : copy;
   }
 }
 
@@ -149,11 +154,12 @@ void RegionReader::parse_descriptors(const RegionRequest& request, const uint8_t
     const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kDescriptors,
                                          block};
     auto decoded = format::decode_descriptor_block({pages + block * kPageBytes, kPageBytes}, expected);
-    if (decoded.ok()) {
+    if (decoded.ok() && KVS_RULE(I12_descriptors_tell_generations)) {
       contents.highest_generation = std::max(contents.highest_generation, decoded.value().header.generation);
     }
     // I2: blocks of a lower generation are of an earlier life.
-    if (!decoded.ok() || decoded.value().header.generation != request.generation.value) {
+    if (!decoded.ok() || (decoded.value().header.generation != request.generation.value &&
+                          KVS_RULE(I2_descriptors_of_earlier_lives_are_ignored))) {
       if (!request.is_open) ++contents.blocks_skipped;
       continue;
     }
@@ -172,11 +178,16 @@ void RegionReader::parse_tails(const RegionRequest& request, const uint8_t* page
     auto decoded = format::decode_descriptor_block({pages + copy * kPageBytes, kPageBytes}, expected);
     if (!decoded.ok()) continue;
     const format::BlockHeader& header = decoded.value().header;
-    contents.highest_generation = std::max(contents.highest_generation, header.generation);
+    if (KVS_RULE(I12_the_tail_tells_generations)) {
+      contents.highest_generation = std::max(contents.highest_generation, header.generation);
+    }
     // A tail whose number has become a D block is contained in that block. One that is further on is good whatever
     // became of the blocks before it.
-    if (header.generation != request.generation.value || header.number < contents.full_blocks) continue;
-    if (header.sequence <= newest || header.number >= superblock_.geometry.descriptor_blocks()) continue;
+    if (header.generation != request.generation.value && KVS_RULE(I2_tails_of_earlier_lives_are_ignored)) continue;
+    if (header.number < contents.full_blocks) continue;
+    if ((header.sequence <= newest && KVS_RULE(I4_the_newer_tail_counts)) ||
+        header.number >= superblock_.geometry.descriptor_blocks())
+      continue;
     newest = header.sequence;
     number = header.number;
     contents.tail.clear();

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <thread>
 
+#include "base/mutation.h"
 #include "device/fork_guard.h"
 #include "store/store_core.h"
 #include "store/superblock_io.h"
@@ -296,7 +297,7 @@ Result<std::unique_ptr<Store>> Store::open_devices(std::vector<std::unique_ptr<d
   KVS_ASSIGN(core->superblocks, read_pool(*core));
   for (const auto& device : core->devices) {
     // I5: on a fabric a late write may land after a read was verified once.
-    if (device->info().is_fabric && options.verify != Verify::kAlways) {
+    if (device->info().is_fabric && options.verify != Verify::kAlways && KVS_RULE(I5_always_on_a_fabric)) {
       return Status(Code::kInvalid, device->info().path + ": verify must be \"always\" on a fabric");
     }
   }
@@ -363,7 +364,7 @@ Status Store::close(uint64_t timeout_ns) {
   const auto called = [&core] { return core.callers.load() != 0; };
   wait_while(called, std::max(until_ns, core.clock->monotonic_ns() + kCancelGraceNs));
 
-  core.leaked = busy() || called();
+  core.leaked = (busy() && KVS_RULE(I11_close_leaks_what_is_in_the_device)) || called();
   for (auto& engine : core.engines) core.leaked ? engine->abandon() : engine->stop();
   for (auto& engine : core.engines) engine->join();
   for (auto& keeper : core.keepers) {

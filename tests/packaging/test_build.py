@@ -48,6 +48,10 @@ def test_the_module_links_nothing_of_nvidia_and_little_else() -> None:
     assert needed - sanitizers <= allowed
 
 
+def test_the_module_cannot_be_told_to_break_its_rules() -> None:
+    assert b"KVS_MUTATE" not in installed_module().read_bytes()
+
+
 def test_the_version_is_that_of_pyproject() -> None:
     import kvstore
 
