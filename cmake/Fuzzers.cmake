@@ -4,6 +4,7 @@ if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   message(FATAL_ERROR "KVSTORE_FUZZ needs clang: configure with -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_C_COMPILER=clang")
 endif()
 target_compile_options(kvstore_core PRIVATE -fsanitize=fuzzer-no-link)
+target_compile_definitions(kvstore_core PRIVATE KVSTORE_ABORT_ON_ASSERT)  # hostile bytes must not break an invariant
 file(GLOB KVSTORE_FUZZ_SOURCES CONFIGURE_DEPENDS tests/fuzz/*_fuzz.cpp)
 foreach(source IN LISTS KVSTORE_FUZZ_SOURCES)
   get_filename_component(name ${source} NAME_WE)

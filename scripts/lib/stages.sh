@@ -51,6 +51,7 @@ stage_lmcache() {
 stage_long() {
   KVSTORE_TEST_LONG=1 ctest_in "$KVSTORE_BUILD_DIR" long-cpp
   KVS_SEEDS=${KVS_SEEDS:-20000} random_runs long-seeds
+  [ -n "$(fuzz_obstacle)" ] || fuzz_all "${KVSTORE_FUZZ_SECONDS:-600}"
   KVSTORE_TEST_LONG=1 pytest_as long -m slow
 }
 
@@ -66,15 +67,57 @@ stage_sanitize() {
   ctest_in "$ROOT/build/asan" sanitize -DKVSTORE_SANITIZE=address,undefined
 }
 
+# The tests that start threads: the others would find no race, and take ten times as long for it.
+THREADED_TESTS='SameKeys|OnAFile|OnSimulatedDisks|Fork|DeviceConformance|UringQueue|BlockingIo|IndexBuilder'
+THREADED_TESTS+='|SpaceRegistry|Evictions|Open\.|OpenLoop|System'
+
 # Without address space randomisation, because the runtime of GCC 12 refuses the layouts of current kernels.
 stage_tsan() {
-  export CTEST_PREFIX="setarch -R"
+  export CTEST_PREFIX="setarch -R" CTEST_FILTER=$THREADED_TESTS
   export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1
   ctest_in "$ROOT/build/tsan" tsan -DKVSTORE_SANITIZE=thread
 }
 
 # In a build of its own, where the rules can be switched off one clause at a time.
 stage_mutate() { scripts/mutate --junit "$RESULTS/mutate.xml"; }
+
+stage_fuzz() {
+  local obstacle
+  obstacle=$(fuzz_obstacle)
+  [ -z "$obstacle" ] || skip_stage fuzz "$obstacle"
+  fuzz_all "${KVSTORE_FUZZ_SECONDS:-60}"
+}
+
+fuzz_obstacle() {
+  command -v clang++ >/dev/null || { echo "clang is missing: apt-get install clang libclang-rt-dev"; return; }
+  [ -e "$(clang++ -print-file-name=libclang_rt.fuzzer-x86_64.a)" ] || echo "libclang-rt-dev is missing"
+}
+
+# Every target for SECONDS, as many at once as there are processors. What a target learns is kept in build/fuzz.
+fuzz_all() {
+  cmake -S . -B build/fuzz -G Ninja -DKVSTORE_FUZZ=ON -DKVSTORE_SANITIZE=address,undefined \
+    -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ >/dev/null
+  cmake --build build/fuzz -j "$KVSTORE_BUILD_JOBS"
+  export -f fuzz_one
+  find tests/fuzz -name '*_fuzz.cpp' -printf '%f\n' | sed 's/_fuzz\.cpp$//' | sort |
+    xargs -P "$KVSTORE_BUILD_JOBS" -I{} bash -c 'fuzz_one {} '"$1"
+}
+
+# Ends with what libFuzzer says at the end: how many inputs, or which one broke what. A small quarantine, because a
+# store that is opened takes megabytes, which would have to be faulted in anew each time.
+fuzz_one() {
+  local name=$1 seconds=$2 log=build/fuzz/$1.log status=0
+  mkdir -p "build/fuzz/corpus/$name"
+  ASAN_OPTIONS=quarantine_size_mb=4 "build/fuzz/${name}_fuzz" -max_total_time="$seconds" -timeout=20 \
+    -rss_limit_mb=1024 -max_len=16400 -artifact_prefix="build/fuzz/$name-" \
+    "build/fuzz/corpus/$name" "tests/fuzz/corpus/$name" >"$log" 2>&1 || status=$?
+  if [ "$status" = 0 ]; then
+    echo "$name: $(tail -n 1 "$log"), nothing found"
+  else
+    tail -n 60 "$log"
+    return 1
+  fi
+}
 
 stage_wheel() {
   . scripts/lib/clean_root.sh
@@ -126,8 +169,8 @@ ctest_in() {
   local folder=$1 name=$2
   shift 2
   build_tests "$folder" "$@"
-  ${CTEST_PREFIX:-} ctest --test-dir "$folder" -j "$KVSTORE_BUILD_JOBS" --output-on-failure --no-tests=error \
-    --output-junit "$RESULTS/$name.xml"
+  ${CTEST_PREFIX:-} ctest --test-dir "$folder" -R "${CTEST_FILTER:-.}" -j "$KVSTORE_BUILD_JOBS" \
+    --output-on-failure --no-tests=error --output-junit "$RESULTS/$name.xml"
 }
 
 # No test selected is not a failure of the stage: markers and folders come one by one.

@@ -8,9 +8,13 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -69,6 +73,22 @@ inline void replay(Target target, const std::vector<Bytes>& corpus, uint64_t mut
     mutate(input, random);
     target(input.data(), input.size());
   }
+}
+
+inline uint64_t from_environment(const char* name, uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+// For a test in tests/cpp/<folder>/`test_file`: the corpus of `name`, and mutations as many as KVSTORE_FUZZ_MUTATIONS
+// says, from KVSTORE_SEED.
+inline void replay_corpus(const char* test_file, const std::string& name, Target target, uint64_t mutations) {
+  const auto folder = std::filesystem::path(test_file).parent_path() / "../../fuzz/corpus" / name;
+  const std::vector<Bytes> corpus = read_corpus(folder);
+  if (corpus.empty()) throw std::runtime_error("no corpus in " + folder.string());
+  const uint64_t seed = from_environment("KVSTORE_SEED", 1);
+  std::printf("KVSTORE_SEED=%llu\n", static_cast<unsigned long long>(seed));
+  replay(target, corpus, from_environment("KVSTORE_FUZZ_MUTATIONS", mutations), seed);
 }
 
 }  // namespace kvstore::fuzz

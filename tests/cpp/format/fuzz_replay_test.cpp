@@ -14,27 +14,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <string>
-
 #include "../../fuzz/replay.h"
 
 namespace kvstore::fuzz {
 namespace {
 
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
-}
-
-void replay_corpus_of(const std::string& name, Target target) {
-  const auto folder = std::filesystem::path(__FILE__).parent_path() / "../../fuzz/corpus" / name;
-  const std::vector<Bytes> corpus = read_corpus(folder);
-  ASSERT_FALSE(corpus.empty()) << folder;
-  const uint64_t seed = from_environment("KVSTORE_SEED", 1);
-  std::printf("KVSTORE_SEED=%llu\n", static_cast<unsigned long long>(seed));
-  replay(target, corpus, from_environment("KVSTORE_FUZZ_MUTATIONS", 5000), seed);
-}
+void replay_corpus_of(const char* name, Target target) { replay_corpus(__FILE__, name, target, 5000); }
 
 TEST(FuzzReplay, Superblock) { replay_corpus_of("superblock", fuzz_superblock); }
 TEST(FuzzReplay, RegionHeader) { replay_corpus_of("region_header", fuzz_region_header); }
