@@ -83,9 +83,17 @@ bool DamageWatch::was_hit(uint64_t first_bytes) {
   const auto found = places_.find(first_bytes);
   if (found == places_.end()) return false;
   const std::vector<Place>& places = found->second;
-  // While it is live nobody writes it again, so in one life the latest place is the one that counts.
-  if (places.back().life == life_) return is_hit(places.back());
-  return std::any_of(places.begin(), places.end(), [this](const Place& place) { return is_hit(place); });
+  // What was written in this life is not what was found when it began.
+  const bool written_in_this_life = places.back().life == life_;
+  return std::any_of(places.begin(), places.end(), [&](const Place& place) {
+    return (place.life == life_ || !written_in_this_life) && is_hit(place);
+  });
+}
+
+void DamageWatch::stored(uint64_t first_bytes) {
+  const auto found = places_.find(first_bytes);
+  if (found == places_.end() || found->second.size() <= 2 || found->second.back().life != life_) return;
+  found->second.erase(found->second.begin(), found->second.end() - 2);
 }
 
 const FaultCounts& DamageWatch::counts() {

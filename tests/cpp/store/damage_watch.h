@@ -37,6 +37,8 @@ class DamageWatch {
   DamageWatch(const DamageWatch&) = delete;
 
   void begin_life() { ++life_; }
+  // The block was put: of its places only the latest count, two because another put of it may be under way.
+  void stored(uint64_t first_bytes);
   // Of the block whose payload begins with these bytes, in memory order, padded with zeros.
   bool was_hit(uint64_t first_bytes);
   const FaultCounts& counts();

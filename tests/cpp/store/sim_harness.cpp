@@ -38,6 +38,13 @@ uint64_t payload_seed(const Name& name, uint32_t version) {
   return seed;
 }
 
+// As they are on the device: padded with zeros.
+uint64_t first_bytes(const Name& name, uint32_t version, uint64_t payload_bytes) {
+  uint64_t first = 0;
+  fill_payload(name, version, 0, reinterpret_cast<uint8_t*>(&first), std::min<uint64_t>(payload_bytes, sizeof first));
+  return first;
+}
+
 // Calls visit(offset within the payload, pointer, bytes) for each run of the segments, up to `bytes`.
 template <typename Visit>
 void for_each_segment(const std::vector<iovec>& segments, uint64_t bytes, Visit visit) {
@@ -353,6 +360,9 @@ void SimStore::note_put(const Pending& pending, uint32_t item, const ItemResult&
     case ItemStatus::kStored:
       record.live = pending.versions[item];
       ++record.changes;
+      for (auto& watch : watches_) {
+        watch->stored(first_bytes(pending.names[item], pending.versions[item], result.bytes));
+      }
       record.erased = false;  // the older copies may be back when this one goes
       record.durable = pending.durable && !record.uncertain;
       if (result.bytes != record.bytes[pending.versions[item]]) {
@@ -724,11 +734,8 @@ bool SimStore::was_hit(const Name& name) const {
   const auto found = records_.find(name);
   if (found == records_.end()) return false;
   for (const auto& [version, bytes] : found->second.bytes) {
-    uint64_t first_bytes = 0;
-    fill_payload(name, version, 0, reinterpret_cast<uint8_t*>(&first_bytes), std::min<uint64_t>(bytes, 8));
-    if (std::any_of(watches_.begin(), watches_.end(), [&](auto& watch) { return watch->was_hit(first_bytes); })) {
-      return true;
-    }
+    const uint64_t first = first_bytes(name, version, bytes);
+    if (std::any_of(watches_.begin(), watches_.end(), [&](auto& watch) { return watch->was_hit(first); })) return true;
   }
   return false;
 }
