@@ -44,7 +44,7 @@ DamageWatch::~DamageWatch() { disk_.set_observer(nullptr); }
 
 void DamageWatch::observe(const device::IoRequest& request) {
   if (request.op != device::IoOp::kWrite || request.offset_bytes < geometry_.data_offset) return;
-  Place place{request.offset_bytes, 0, disk_.ticks(), life_};
+  Place place{request.offset_bytes, 0, disk_.ticks(), life_, false};
   for (uint32_t i = 0; i < request.segment_count; ++i) place.bytes += request.segments[i].iov_len;
   place.bytes += align_up(page_table_bytes(place.bytes), kPageBytes);  // of page hashes, should it carry any
   uint64_t first_bytes = 0;
@@ -86,14 +86,15 @@ bool DamageWatch::was_hit(uint64_t first_bytes) {
   // What was written in this life is not what was found when it began.
   const bool written_in_this_life = places.back().life == life_;
   return std::any_of(places.begin(), places.end(), [&](const Place& place) {
-    return (place.life == life_ || !written_in_this_life) && is_hit(place);
+    const bool counts = !written_in_this_life || (place.life == life_ && !place.is_superseded);
+    return counts && is_hit(place);
   });
 }
 
 void DamageWatch::stored(uint64_t first_bytes) {
   const auto found = places_.find(first_bytes);
-  if (found == places_.end() || found->second.size() <= 2 || found->second.back().life != life_) return;
-  found->second.erase(found->second.begin(), found->second.end() - 2);
+  if (found == places_.end() || found->second.size() <= 2) return;
+  std::for_each(found->second.begin(), found->second.end() - 2, [](Place& place) { place.is_superseded = true; });
 }
 
 const FaultCounts& DamageWatch::counts() {

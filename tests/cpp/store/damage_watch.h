@@ -49,6 +49,7 @@ class DamageWatch {
     uint64_t bytes;
     uint64_t tick;
     uint64_t life;
+    bool is_superseded = false;  // as long as that life lasts
   };
   struct Range {
     uint64_t first_byte;
