@@ -247,6 +247,58 @@ TEST_F(Bytes, I5_AMisdirectedWriteOverABlockIsAMissOfBoth) {
   EXPECT_EQ(sim().get(key("stray")).status, ItemStatus::kMiss);
 }
 
+TEST_F(Bytes, I5_AStaleReadHealsAtTheSecondReadOrIsAMiss) {
+  sim().disk().keep_previous();
+  // Twice over the whole device, so that what was there before is a block too.
+  for (int i = 0; i < 130; ++i) sim().put(key("old " + std::to_string(i)), kMiB);
+  sim().put(key("a"), kMiB);
+  add_rule(SimFault::kStale, IoOp::kRead, key("a"), 1);
+  EXPECT_TRUE(sim().get(key("a")).succeeded());
+  EXPECT_EQ(sim().number("checksum_mismatches"), 1);
+  add_rule(SimFault::kStale, IoOp::kRead, key("a"), kForEver);
+  sim().allow_misses(true);
+  EXPECT_EQ(sim().get(key("a")).status, ItemStatus::kMiss);
+}
+
+// A write that was reported as failed lands when its extent has long been another block's.
+TEST_F(Bytes, I5_AGhostWriteIntoAReusedExtentIsAMissOfThatBlockAlone) {
+  StoreOptions options;
+  options.quarantine_ns = 1'000'000;
+  make(options);
+  const auto& geometry = sim().geometry();
+  sim().disk().add_rule(rule_of(SimFault::kGhost, IoOp::kWrite, geometry.data_offset,
+                                geometry.device_bytes - kPageBytes, 1, 0, ETIMEDOUT));
+  EXPECT_EQ(sim().put(key("ghost"), kMiB).status, ItemStatus::kError);
+  ASSERT_EQ(sim().disk().ghost_count(), 1u);
+  for (int i = 0; i < 130; ++i) sim().put(key("later " + std::to_string(i)), kMiB);
+  (void)sim().disk().take_hits();
+  sim().disk().land_ghosts();
+  const uint64_t landed_at = sim().disk().take_hits().at(0).offset_bytes;
+  uint64_t misses = 0;
+  for (int i = 0; i < 130; ++i) {
+    const Name name = key("later " + std::to_string(i));
+    if (!sim().is_live(name)) continue;
+    const bool was_hit = extent(name).first == landed_at;
+    sim().allow_misses(was_hit);
+    EXPECT_EQ(sim().get(name).status, was_hit ? ItemStatus::kMiss : ItemStatus::kHit) << name.key;
+    misses += was_hit;
+  }
+  EXPECT_EQ(misses, 1u) << "the extent was reused";
+}
+
+TEST_F(Bytes, I5_ALatentErrorIsAnErrorOfItsBlockAndTheNextPutWritesAFreshCopy) {
+  sim().put(key("a"), 100'000, {.durable = true});
+  sim().put(key("b"), 100'000, {.durable = true});
+  add_rule(SimFault::kLatent, IoOp::kRead, key("a"), 1, 50'000);
+  sim().allow_misses(true);
+  EXPECT_EQ(sim().get(key("a")).status, ItemStatus::kError);
+  EXPECT_EQ(sim().get(key("a")).status, ItemStatus::kError);
+  sim().allow_misses(false);
+  EXPECT_TRUE(sim().get(key("b")).succeeded());
+  EXPECT_EQ(sim().put(key("a"), 100'000, {.durable = true}).status, ItemStatus::kStored);
+  EXPECT_TRUE(sim().get(key("a")).succeeded());
+}
+
 TEST_F(Bytes, I5_StaleContentOfAnEarlierLifeIsAMiss) {
   sim().put(key("a"), 100'000, {.durable = true});
   const auto [first, last] = extent(key("a"));
