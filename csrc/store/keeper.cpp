@@ -110,6 +110,9 @@ bool Keeper::turn() {
   const uint64_t pending_ns = catalog_.oldest_pending_ns(setup_.device_number);
   const bool timer_due = pending_ns != UINT64_MAX && clock_.monotonic_ns() - pending_ns >= options_.commit_interval_ns;
   bool worked = release_held();
+  // Before anything is written: after a pause (a suspended host) the device may have another owner, and a descriptor of
+  // ours could destroy one of its regions' next life.
+  heartbeat();
   if (flush_wanted || timer_due || catalog_.commit_is_due(setup_.device_number)) worked |= commit();
   Status deletes_durable;
   if (flush_wanted || timer_due) worked |= write_bitmaps(deletes_durable);
@@ -117,7 +120,6 @@ bool Keeper::turn() {
   worked |= seal_regions();
   worked |= open_regions();
   worked |= reclaim_one();
-  heartbeat();
   if (flush_wanted) {
     std::lock_guard lock(mutex_);
     flush_finished_ = ticket;
@@ -466,6 +468,8 @@ Status Keeper::close(uint64_t until_ns) {
   const uint64_t now_ns = clock_.monotonic_ns();
   const uint64_t left_ns = std::max(until_ns > now_ns ? until_ns - now_ns : 0, kCloseNsMin);
   io_->set_timeout(std::min(left_ns, options_.io_timeout_ns));
+  // As in turn(). A claim that cannot be read says nothing, and is asked for again before the clean flag.
+  if (now_ns - catalog_.confirmed_ns(setup_.device_number) > options_.heartbeat_ns) (void)confirm();
   catalog_.seal_all(setup_.device_number);
   // Two rounds are enough: the first commits, the second seals what the first committed.
   Status deletes_durable;

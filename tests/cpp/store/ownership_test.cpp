@@ -89,6 +89,30 @@ TEST_F(Ownership, AReplacedOwnerDoesNotMarkTheStoreCleanWhenItCloses) {
   EXPECT_TRUE(other.value()->close(1'000'000'000).ok());
 }
 
+// The owner was suspended for as long as a contender waits. What it had not committed by then is lost, and told so: a
+// descriptor written now could land in a region that has begun another life.
+TEST_F(Ownership, AReplacedOwnerWakesUpAndCommitsNothing) {
+  for (const bool by_close : {false, true}) {
+    SetUp();
+    sim().put(key("first"), 10'000, {.durable = true});
+    sim().put(key("waits"), 10'000);
+    auto other = open_elsewhere(9);  // two heartbeats pass
+    ASSERT_TRUE(other.ok());
+    uint64_t writes = 0;
+    sim().disk().set_observer([&](const device::IoRequest& request) { writes += request.op != IoOp::kRead; });
+    if (by_close) {
+      EXPECT_FALSE(sim().close().ok());
+    } else {
+      sim().run_idle();
+      EXPECT_EQ(sim().store().flush(1'000'000'000).code(), Code::kDurabilityLost);
+      EXPECT_EQ(sim().number("blocks_lost"), 1);
+    }
+    sim().disk().set_observer(nullptr);
+    EXPECT_EQ(writes, 0u);
+    EXPECT_TRUE(other.value()->close(1'000'000'000).ok());
+  }
+}
+
 TEST_F(Ownership, TheStoreWasFormattedUnderItsOwner) {
   sim().put(key("mine"), 10'000, {.durable = true});
   const std::vector<uint8_t> zeros(kPageBytes);
