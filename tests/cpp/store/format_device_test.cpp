@@ -118,6 +118,34 @@ TEST_F(FormatDevices, ADamagedStoreIsRefusedToo) {
   EXPECT_EQ(format(disk).status().code(), Code::kOtherStore);
 }
 
+TEST_F(FormatDevices, AStoreOfALaterVersionIsRefusedUnlessForced) {
+  SimDisk disk(kDeviceBytes, 1);
+  Superblock later = format(disk).value()[0];
+  later.incompat_flags |= uint64_t{1} << 40;
+  OneSimDevice sim(disk, clock_);
+  ASSERT_TRUE(update_superblock(*sim.io, 0, later).ok());
+  const Status refused = format(disk).status();
+  EXPECT_EQ(refused.code(), Code::kOtherStore);
+  EXPECT_NE(refused.message().find("later version"), std::string::npos) << refused.message();
+  FormatOptions forced = small_regions();
+  forced.force = true;
+  EXPECT_TRUE(format(disk, forced).ok());
+}
+
+// What they hold may be a store.
+TEST_F(FormatDevices, SuperblockPlacesThatCannotBeReadAreNotOverwritten) {
+  SimDisk disk(kDeviceBytes, 1);
+  const Superblock superblock = format(disk).value()[0];
+  for (const uint64_t offset : superblock.geometry.superblock_offsets()) {
+    disk.add_rule(rule_at(device::SimFault::kError, device::IoOp::kRead, offset, kEveryTime));
+  }
+  const uint64_t operations = disk.operations();
+  EXPECT_EQ(format(disk).status().code(), Code::kIo);
+  EXPECT_EQ(disk.operations(), operations) << "writes and flushes";
+  disk.clear_rules();
+  EXPECT_EQ(read(disk).value().superblock, superblock);
+}
+
 TEST_F(FormatDevices, CopiesOfAnOlderGeometryAreErasedToo) {
   SimDisk disk(kDeviceBytes, 1);
   ASSERT_TRUE(format(disk).ok());

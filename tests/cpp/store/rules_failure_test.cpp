@@ -304,6 +304,27 @@ TEST_F(Failures, I6_AfterNFailuresReadOnlyAndReadsGoOn) {
   EXPECT_EQ(sim().put(key("again"), 20'000).status, ItemStatus::kStored);
 }
 
+// Its payload is on the device, but the descriptor may not be written any more.
+TEST_F(Failures, I6_APutThatEndsAfterTheStoreBecameReadOnlyFails) {
+  SimSetup setup = sim().setup();
+  feed_.reset();
+  setup.store.failures_max = 1;
+  sim_ = std::make_unique<SimStore>(setup);
+  ASSERT_TRUE(sim().open().ok());
+  sim().put(key("first"), 20'000, {.durable = true});
+  const BlockInfo first = sim().describe(key("first"));
+  const uint64_t next = first.offset_bytes + first.extent_bytes;
+  sim().disk().add_rule(rule_of(SimFault::kStuck, IoOp::kWrite, next, next + 1));
+  auto late = sim().start_put({{key("late"), 20'000}});
+  sim().run_idle();
+  fail_payload_writes(1);
+  EXPECT_EQ(sim().put(key("failed"), 20'000).code, Code::kIo);
+  sim().disk().release_stuck();
+  EXPECT_EQ(sim().finish(late)[0].status, ItemStatus::kError);
+  EXPECT_FALSE(sim().contains(key("late")));
+  crash_and_judge();
+}
+
 TEST_F(Failures, I6_CloseSaysWhatWasLost) {
   sim().put(key("a"), 20'000);
   fail_flushes(1);

@@ -229,6 +229,21 @@ TEST_F(Opening, OptionsOutOfRangeAreRefusedByName) {
             std::string::npos);
   EXPECT_NE(refusal([](StoreOptions& options) { options.jobs_max = 0; }).find("jobs_max"), std::string::npos);
   EXPECT_NE(refusal([](StoreOptions& options) { options.heartbeat_ns = 0; }).find("heartbeat"), std::string::npos);
+  EXPECT_NE(refusal([](StoreOptions& options) { options.index_blocks_max = UINT64_MAX; }).find("index_blocks_max"),
+            std::string::npos);
+  EXPECT_NE(refusal([](StoreOptions& options) { options.io_timeout_ns = 1; }).find("io_timeout"), std::string::npos);
+}
+
+// write_seq is made of it: one more would order later copies of a block before earlier ones.
+TEST_F(Opening, AnEpochBeyondTheLastIsRefused) {
+  SimStore sim(pool_of(1));
+  rewrite_superblock(sim, [](format::Superblock& superblock) { superblock.owner.epoch = (1u << 24) - 1; });
+  EXPECT_EQ(open_with(sim, {0}).status().code(), Code::kCorrupt);
+  rewrite_superblock(sim, [](format::Superblock& superblock) {
+    superblock.owner.epoch = (1u << 24) - 2;
+    superblock.sequence = 2'000;
+  });
+  EXPECT_TRUE(open_with(sim, {0}).ok());
 }
 
 TEST_F(Opening, OneSuperblockCopyMayBeBadForGood) {

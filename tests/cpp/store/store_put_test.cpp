@@ -296,6 +296,8 @@ TEST_F(Arguments, AtMost512Segments) {
   item.segments = segments.data();
   item.segment_count = 513;
   EXPECT_EQ(put(item), Code::kInvalid);
+  const GetItem wanted{sim().space(0), {}, "many", segments.data(), 513, 0, kWholeBlock};
+  EXPECT_EQ(sim().store().get({&wanted, 1}, {}, nullptr).status().code(), Code::kInvalid);
   item.segment_count = 512;
   item.key = "many";
   EXPECT_EQ(put(item), Code::kOk);
@@ -307,6 +309,9 @@ TEST_F(Arguments, ASpaceMustBeRegisteredHere) {
   EXPECT_EQ(put(item), Code::kInvalid);
   const KeyRef ref{SpaceId{4711}, {}, "k"};
   EXPECT_EQ(sim().store().erase({&ref, 1}).status().code(), Code::kInvalid);
+  EXPECT_EQ(sim().store().prefetch({&ref, 1}, {}, nullptr).status().code(), Code::kInvalid);
+  const GetItem wanted{ref.space, {}, "k", buffers_->segments(), 1, 0, kWholeBlock};
+  EXPECT_EQ(sim().store().get({&wanted, 1}, {}, nullptr).status().code(), Code::kInvalid);
   int64_t bytes = 0;
   sim().store().lookup({&ref, 1}, true, {&bytes, 1});
   EXPECT_EQ(bytes, -1);
@@ -387,6 +392,41 @@ TEST_F(Puts, CompletionsReachTheirQueueOnceEach) {
   for (const JobRef& job : queue->drain(10)) tags.insert(job->tag());
   EXPECT_EQ(tags.size(), 5u);
   EXPECT_TRUE(queue->drain(10).empty());
+}
+
+TEST_F(Puts, AQueueThatNobodyDrainsIsBusyAtItsBoundAndOthersAreNot) {
+  SimSetup setup = sim().setup();
+  setup.store.jobs_max = 3;
+  sim_ = std::make_unique<SimStore>(setup);
+  ASSERT_TRUE(sim().open().ok());
+  auto queue = CompletionQueue::create();
+  Buffers buffers(100, {});
+  const GetItem get{sim().space(0), {}, "not there", buffers.segments(), 1, 0, kWholeBlock};
+  for (int i = 0; i < 3; ++i) {
+    const JobRef job = sim().store().get({&get, 1}, {}, queue).value();
+    ASSERT_TRUE(sim().run_until([&] { return job->done(); }));
+  }
+  EXPECT_EQ(sim().store().get({&get, 1}, {}, queue).status().code(), Code::kBusy);
+  EXPECT_TRUE(sim().store().get({&get, 1}, {}, nullptr).ok());
+  EXPECT_EQ(queue->drain(1).size(), 1u);
+  EXPECT_TRUE(sim().store().get({&get, 1}, {}, queue).ok());
+}
+
+TEST_F(Puts, AQueueThatAsksLaterIsToldAtTheEndOrAtOnce) {
+  sim().put(key("first"), 10'000);
+  const BlockInfo first = sim().describe(key("first"));
+  sim().disk().add_rule(rule_of(SimFault::kStuck, IoOp::kRead, first.offset_bytes, first.offset_bytes + 1));
+  auto get = sim().start_get({key("first")});
+  sim().run_idle();
+  auto before = CompletionQueue::create();
+  get.job->notify(before);
+  EXPECT_TRUE(before->drain(10).empty());
+  sim().disk().release_stuck();
+  sim().finish(get);
+  EXPECT_EQ(before->drain(10).size(), 1u);
+  auto after = CompletionQueue::create();
+  get.job->notify(after);
+  EXPECT_EQ(after->drain(10).size(), 1u);
 }
 
 }  // namespace

@@ -329,6 +329,86 @@ TEST_F(OnSimulatedDisks, JobsAreCanceledFromOtherThreadsWhileTheyRun) {
   EXPECT_TRUE(store->close(60'000'000'000).ok());
 }
 
+// The keeper's write hangs: who waits for it is answered in time, and what waited is durable once the device moves on.
+TEST_F(OnSimulatedDisks, AFlushOfADeviceThatHangsEndsInItsTime) {
+  auto store = open(1);
+  ASSERT_NE(store, nullptr);
+  const SpaceId space = store->register_space(SimStore::space_json(0)).value();
+  Buffers buffers(100'000, {});
+  buffers.fill({"a", "", 0}, 1);
+  PutItem item;
+  item.space = space;
+  item.key = "a";
+  item.segments = buffers.segments();
+  item.segment_count = 1;
+  JobRef put = store->put({&item, 1}, {}, nullptr).value();
+  ASSERT_TRUE(put->wait(60'000'000'000));
+  disks_[0]->add_rule(rule_of(device::SimFault::kStuck, device::IoOp::kFlush, 0, UINT64_MAX, kForEver));
+  item.key = "b";
+  put = store->put({&item, 1}, {.durable = true}, nullptr).value();
+  const Status status = store->flush(50'000'000);
+  EXPECT_EQ(status.code(), Code::kTimeout) << status.to_string();
+  EXPECT_FALSE(put->done());
+  disks_[0]->clear_rules();
+  disks_[0]->release_stuck();
+  ASSERT_TRUE(put->wait(60'000'000'000));
+  EXPECT_EQ(put->result(0).status, ItemStatus::kStored);
+  EXPECT_TRUE(store->flush(60'000'000'000).ok());
+  EXPECT_TRUE(store->close(60'000'000'000).ok());
+}
+
+TEST_F(OnSimulatedDisks, CloseOfADeviceThatHangsEndsAndSaysSo) {
+  auto store = open(1);
+  ASSERT_NE(store, nullptr);
+  const SpaceId space = store->register_space(SimStore::space_json(0)).value();
+  Buffers buffers(100'000, {});
+  buffers.fill({"a", "", 0}, 1);
+  PutItem item;
+  item.space = space;
+  item.key = "a";
+  item.segments = buffers.segments();
+  item.segment_count = 1;
+  disks_[0]->add_rule(rule_of(device::SimFault::kStuck, device::IoOp::kFlush, 0, UINT64_MAX, kForEver));
+  JobRef put = store->put({&item, 1}, {}, nullptr).value();
+  ASSERT_TRUE(put->wait(60'000'000'000));
+  const uint64_t started_ns = system_clock().monotonic_ns();
+  EXPECT_FALSE(store->close(100'000'000).ok());
+  EXPECT_LT(system_clock().monotonic_ns() - started_ns, 20'000'000'000u) << "the io_timeout is thirty seconds";
+  EXPECT_FALSE(store->is_open());
+  disks_[0]->release_stuck();
+}
+
+// Memory that a stuck read may still use by its number stays registered; whoever registers more is told.
+TEST_F(OnSimulatedDisks, MemoryIsNotRegisteredWhileARequestIsStuck) {
+  auto store = open(1);
+  ASSERT_NE(store, nullptr);
+  const SpaceId space = store->register_space(SimStore::space_json(0)).value();
+  Buffers buffers(100'000, {});
+  buffers.fill({"a", "", 0}, 1);
+  PutItem item;
+  item.space = space;
+  item.key = "a";
+  item.segments = buffers.segments();
+  item.segment_count = 1;
+  ASSERT_TRUE(store->put({&item, 1}, {.durable = true}, nullptr).value()->wait(60'000'000'000));
+  const KeyRef ref{space, {}, "a"};
+  const BlockInfo info = store->describe({&ref, 1}).value()[0];
+  disks_[0]->add_rule(rule_of(device::SimFault::kStuck, device::IoOp::kRead, info.offset_bytes, info.offset_bytes + 1));
+  Buffers target(100'000, {});
+  const GetItem wanted{space, {}, "a", target.segments(), 1, 0, kWholeBlock};
+  JobRef get = store->get({&wanted, 1}, {}, nullptr).value();
+  while (disks_[0]->stuck_count() == 0) std::this_thread::yield();
+  AlignedBuffer arena(kMiB);
+  const Status status = store->register_memory(arena.data(), arena.size());
+  EXPECT_EQ(status.code(), Code::kUnsupported) << status.to_string();
+  EXPECT_NE(status.message().find("stuck"), std::string::npos) << status.message();
+  EXPECT_FALSE(get->done());
+  disks_[0]->release_stuck();
+  ASSERT_TRUE(get->wait(60'000'000'000));
+  EXPECT_TRUE(target.holds({"a", "", 0}, 1, 0, 100'000));
+  EXPECT_TRUE(store->close(60'000'000'000).ok());
+}
+
 TEST_F(OnSimulatedDisks, ADeviceThatDiesUnderLoadAnswersEveryCall) {
   auto store = open(1);
   ASSERT_NE(store, nullptr);

@@ -393,6 +393,9 @@ TEST_F(SuperblockIo, AnotherDeviceOrAnotherSizeIsRefused) {
   EXPECT_EQ(check_device(superblock, info).code(), Code::kInvalid);
   info.size_bytes = kDeviceBytes - kPageBytes;
   EXPECT_EQ(check_device(superblock, info).code(), Code::kInvalid);
+  info.size_bytes = kDeviceBytes;
+  info.logical_block_bytes = 8192;
+  EXPECT_EQ(check_device(superblock, info).code(), Code::kInvalid) << "its pages cannot be written singly";
 }
 
 }  // namespace
