@@ -142,7 +142,10 @@ class Catalog {
   bool commit_is_due(uint16_t device);          // 31 pending, or somebody waits
   // The claim on the device was read back and is ours. Puts wait while that is older than one and a half heartbeats:
   // a contender that saw no sign of us for two may by then own the device.
-  void confirmed(uint16_t device);
+  // `asked_ns`: when the reading began that found the claim unchanged; what came of it since is not known.
+  void confirmed(uint16_t device, uint64_t asked_ns);
+  // Whether nobody can own the device but us: a contender waits for longer than a claim stays fresh.
+  bool claim_is_fresh(uint16_t device);
   uint64_t confirmed_ns(uint16_t device);
   // A payload did not verify: another owner may be writing. The keeper reads the claim back at once.
   void doubt_ownership(uint16_t device);
@@ -217,6 +220,7 @@ class Catalog {
   void queue_bitmap_locked(Region& region);
   void kill_superseded_locked(const Fingerprint& fingerprint);
   bool revive_superseded_locked(const Fingerprint& fingerprint);
+  bool claim_is_fresh_locked(const DeviceState& state) const;
   uint32_t serving_locked(const DeviceState& state) const;  // open regions that still take puts
   Region* open_region_for_locked(const DeviceState& state, uint64_t extent_bytes);
   bool reclaim_possible_locked(uint16_t device) const;

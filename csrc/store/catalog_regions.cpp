@@ -76,7 +76,7 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
     DeviceState& state = device_states_[device];
     if (!write_refusal_.ok()) return Allocation::kRefused;
     // Not confirmed lately: the keeper reads the claim back, calls confirmed(), and puts go on.
-    const bool stale = clock_.monotonic_ns() - state.confirmed_ns > options_.heartbeat_ns + options_.heartbeat_ns / 2;
+    const bool stale = !claim_is_fresh_locked(state);
     Region* const best = open_region_for_locked(state, extent_bytes);
     if (best != nullptr && !stale) {
       OpenRegion& open = *best->open;
@@ -511,15 +511,23 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
 
 // ---- ownership -------------------------------------------------------------------------------------------------
 
-void Catalog::confirmed(uint16_t device) {
+bool Catalog::claim_is_fresh_locked(const DeviceState& state) const {
+  return clock_.monotonic_ns() - state.confirmed_ns <= options_.heartbeat_ns + options_.heartbeat_ns / 2;
+}
+
+bool Catalog::claim_is_fresh(uint16_t device) {
+  std::lock_guard lock(mutex_);
+  return claim_is_fresh_locked(device_states_[device]);
+}
+
+void Catalog::confirmed(uint16_t device, uint64_t asked_ns) {
   bool stale = false;
   {
     std::lock_guard lock(mutex_);
-    const uint64_t now_ns = clock_.monotonic_ns();
     // Once a heartbeat puts that wait look again, also for what no event tells them: the region they hoped for was
     // pinned.
-    stale = now_ns - device_states_[device].confirmed_ns >= options_.heartbeat_ns;
-    device_states_[device].confirmed_ns = now_ns;
+    stale = clock_.monotonic_ns() - device_states_[device].confirmed_ns >= options_.heartbeat_ns;
+    device_states_[device].confirmed_ns = asked_ns;
   }
   if (stale) space_changed(device);
 }

@@ -350,6 +350,19 @@ bool Engine::prepare_put(Item& item) {
   return false;
 }
 
+// A put that was begun before a pause waits until the claim has been read back: its region may be another owner's.
+bool Engine::may_go_on(Item& item) {
+  const uint16_t device = item.place.device;
+  if (catalog_.claim_is_fresh(device)) return true;
+  if (const Status writable = catalog_.writable(); !writable.ok()) {
+    end_early(item, writable);
+    return false;
+  }
+  stores_wait_[local(device)] = true;
+  catalog_.wake_keeper(device);
+  return false;
+}
+
 void Engine::refuse_put(Item& item, const Status& why) {
   JobRef keep(item.job);
   item.queued = false;
@@ -362,6 +375,8 @@ bool Engine::submit_next_piece(Item& item, bool is_store) {
   if (item.phase == ItemPhase::kWaiting) {
     if (is_store && !prepare_put(item)) return true;
     begin_item(item);
+  } else if (is_store && !may_go_on(item)) {
+    return true;
   }
   const bool table = item.stage != ItemStage::kPayload;
   const bool staged = table || item.staged || !item.pages_in_place;

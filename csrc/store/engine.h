@@ -84,6 +84,7 @@ class Engine {
   Item* choose_item(bool& is_store);
   bool submit_next_piece(Item& item, bool is_store);
   bool prepare_put(Item& item);
+  bool may_go_on(Item& item);
   void refuse_put(Item& item, const Status& why);
   void send(Piece& piece);
   void collect(std::span<device::IoRequest*> completed);

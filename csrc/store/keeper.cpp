@@ -21,6 +21,7 @@ namespace kvstore::store {
 namespace {
 
 constexpr uint64_t kUnconfirmedHeartbeatsMax = 10;
+constexpr uint64_t kDoubtedLooksPerHeartbeat = 10;
 constexpr uint64_t kCloseNsMin = 1'000'000'000;
 
 }  // namespace
@@ -93,6 +94,7 @@ void Keeper::wake() {
 }
 
 uint64_t Keeper::next_wait_ns() {
+  if (claim_in_doubt_) return options_.heartbeat_ns / kDoubtedLooksPerHeartbeat;
   const uint64_t now_ns = clock_.monotonic_ns();
   uint64_t at_ns = next_heartbeat_ns_;
   const uint64_t pending_ns = catalog_.oldest_pending_ns(setup_.device_number);
@@ -113,6 +115,9 @@ bool Keeper::turn() {
   // Before anything is written: after a pause (a suspended host) the device may have another owner, and a descriptor of
   // ours could destroy one of its regions' next life.
   heartbeat();
+  // What is due waits while the claim cannot be read back, and fails when that takes too long, or it is lost.
+  claim_in_doubt_ = catalog_.writable().ok() && !still_ours().ok() && catalog_.writable().ok();
+  if (claim_in_doubt_) return worked;
   if (flush_wanted || timer_due || catalog_.commit_is_due(setup_.device_number)) worked |= commit();
   Status deletes_durable;
   if (flush_wanted || timer_due) worked |= write_bitmaps(deletes_durable);
@@ -136,6 +141,7 @@ Status Keeper::flush(uint64_t timeout_ns) {
   if (!options_.threaded) {
     lock.unlock();
     turn();
+    if (flush_finished_ < ticket) return Status(Code::kBusy, "the owner's claim cannot be read back, try again");
     return flush_outcome_;
   }
   woken_ = true;
@@ -166,6 +172,7 @@ format::BlockHeader Keeper::identity(const Region& region) const {
 Status Keeper::write_page(uint64_t offset_bytes, bool durable) {
   // Superblock copies and payload are never a keeper's to write; a wrong offset would destroy them.
   KVS_ASSERT(offset_bytes >= format::kMetadataOffset && offset_bytes + kPageBytes <= geometry_.data_offset);
+  KVS_TRY(still_ours());
   add(counters_.bytes_written_metadata, kPageBytes);
   return io_->write(0, offset_bytes, page_, kPageBytes, durable);
 }
@@ -193,6 +200,8 @@ bool Keeper::commit() {
   for (CommitWork& one : work) {
     Status status = flushed.ok() || !KVS_RULE(I1_no_descriptors_after_a_failed_flush) ? write_region(one) : flushed;
     if (!status.ok() && flushed.ok()) add(counters_.write_errors);
+    // A write that took so long that another owner may have read the device before it landed is no promise.
+    if (status.ok()) status = still_ours();
     const uint32_t number = one.region;
     catalog_.commit_done(std::move(one), status, !flushed.ok());
     if (flushed.ok()) hold_if_unknown(number, status);
@@ -259,7 +268,7 @@ Status Keeper::write_header(Region& region, const format::RegionHeader& header) 
 bool Keeper::open_regions() {
   bool worked = false;
   // Before a generation is spent: a claim that cannot be read back now is no fault of the region.
-  if (!catalog_.wants_region(setup_.device_number) || !confirm().ok()) return false;
+  if (!catalog_.wants_region(setup_.device_number) || !catalog_.writable().ok() || !confirm().ok()) return false;
   while (std::optional<OpenPlan> plan = catalog_.next_open(setup_.device_number)) {
     worked = true;
     Region& region = catalog_.region(plan->region);
@@ -387,8 +396,11 @@ bool Keeper::write_bitmaps(Status& outcome) {
     header.sequence = ++region.bitmap_sequence;
     header.count = bitmap.count();
     format::encode_bitmap(bitmap, header, {buffer.data(), geometry_.bitmap_bytes()});
-    const Status status =
-        io_->write(0, geometry_.bitmap_offset(region.id, region.bitmap_copy), buffer, geometry_.bitmap_bytes(), true);
+    Status status = still_ours();
+    if (status.ok()) {
+      status =
+          io_->write(0, geometry_.bitmap_offset(region.id, region.bitmap_copy), buffer, geometry_.bitmap_bytes(), true);
+    }
     add(counters_.bytes_written_metadata, geometry_.bitmap_bytes());
     // I4: the other copy next time; after a failure this one again, for the other is the one known to be good.
     const bool other_next = status.ok() ? KVS_RULE(I4_bitmaps_alternate) : !KVS_RULE(I4_the_good_bitmap_is_spared);
@@ -422,10 +434,13 @@ bool Keeper::release_held() {
 
 // ---- ownership -------------------------------------------------------------------------------------------------
 
+Status Keeper::still_ours() { return catalog_.claim_is_fresh(setup_.device_number) ? Status() : confirm(); }
+
 Status Keeper::confirm() {
   add(counters_.ownership_checks);
+  const uint64_t asked_ns = clock_.monotonic_ns();
   const Status status = confirm_ownership(*io_, 0, geometry_.device_bytes, setup_.superblock.owner);
-  if (status.ok()) catalog_.confirmed(setup_.device_number);
+  if (status.ok()) catalog_.confirmed(setup_.device_number, asked_ns);
   if (status.code() == Code::kFenced) {
     catalog_.set_offline(Code::kFenced, setup_.device->info().path + ": " + status.message());
   }
@@ -483,7 +498,7 @@ Status Keeper::close(uint64_t until_ns) {
   KVS_TRY(confirm());
   KVS_TRY(flush_device());
   setup_.superblock.clean = true;
-  return update_superblock(*io_, 0, setup_.superblock);
+  return update_superblock(*io_, 0, setup_.superblock, [this](uint32_t) { return still_ours(); });
 }
 
 }  // namespace kvstore::store

@@ -75,6 +75,8 @@ class Keeper {
   bool release_held();
   void heartbeat();
   Status confirm();
+  // Before each write, and before a write is vouched for: after a pause the device may be another owner's.
+  Status still_ours();
   Status flush_device();
   Status write_header(Region& region, const format::RegionHeader& header);
   Status write_page(uint64_t offset_bytes, bool durable);
@@ -103,6 +105,7 @@ class Keeper {
   uint64_t flush_finished_ = 0;
   Status flush_outcome_;  // of the last one finished
   uint64_t next_heartbeat_ns_ = 0;
+  bool claim_in_doubt_ = false;  // not fresh, and could not be read back
 };
 
 }  // namespace kvstore::store

@@ -58,7 +58,9 @@ format::RegionHeader choose_header(const ScannedPages& scanned, const format::Su
     }
     blank = false;
     const format::RegionHeader& header = decoded.value();
-    const bool later = header.sequence > best.sequence || !KVS_RULE(I4_the_newer_header_counts);
+    // The epoch first: what a deposed owner wrote late must not hide its successor's header.
+    const bool later = std::tie(header.owner_epoch, header.sequence) > std::tie(best.owner_epoch, best.sequence) ||
+                       !KVS_RULE(I4_the_newer_header_counts);
     const bool newer = !found || (header.generation > best.generation && KVS_RULE(I2_the_higher_generation_counts)) ||
                        (header.generation == best.generation && later);
     if (newer) {
@@ -253,8 +255,8 @@ class RegionLoader {
 };
 
 // I12: what a crash left open is sealed as it stands.
-Status seal_recovered(Catalog& catalog, const format::Superblock& superblock, device::BlockingIo& io, Clock& clock,
-                      uint32_t number) {
+Status seal_recovered(Catalog& catalog, const format::Superblock& superblock, device::BlockingIo& io,
+                      const StillOurs& still_ours, Clock& clock, uint32_t number) {
   Region& region = catalog.region(number);
   const OpenRegion& open = *region.open;
   const format::Geometry& geometry = superblock.geometry;
@@ -268,6 +270,7 @@ Status seal_recovered(Catalog& catalog, const format::Superblock& superblock, de
     header.number = open.full_blocks;
     header.sequence = open.full_blocks + 1;
     format::encode_descriptor_block(format::BlockKind::kDescriptors, header, open.tail, {page.data(), kPageBytes});
+    KVS_TRY(still_ours());
     KVS_TRY(io.write(0, geometry.descriptor_block_offset(region.id, open.full_blocks), page, kPageBytes, true));
   }
   format::RegionHeader header;
@@ -284,6 +287,7 @@ Status seal_recovered(Catalog& catalog, const format::Superblock& superblock, de
   header.descriptor_count = region.descriptor_count;
   header.dictionary_count = region.dictionary_count;
   format::encode_region_header(header, superblock.store_uuid, region.header_copy, {page.data(), kPageBytes});
+  KVS_TRY(still_ours());
   KVS_TRY(io.write(0, geometry.header_offset(region.id, region.header_copy), page, kPageBytes, true));
   region.header_copy ^= 1;
   return {};
@@ -293,7 +297,7 @@ Status seal_recovered(Catalog& catalog, const format::Superblock& superblock, de
 
 Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, const format::Superblock& superblock,
                       HeaderScan scan, IndexBuilder& builder, const MakeIo& make_io, uint32_t threads, bool read_only,
-                      Clock& clock, RecoveryReport& report) {
+                      const StillOurs& still_ours, Clock& clock, RecoveryReport& report) {
   std::vector<uint32_t> used;
   for (uint32_t i = 0; i < superblock.geometry.region_count; ++i) {
     Region& region = catalog.region(catalog.region_number(device, RegionId{i}));
@@ -354,7 +358,7 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
     const uint32_t number = catalog.region_number(device, RegionId{i});
     if (!catalog.region(number).open) continue;
     // One that cannot be sealed (a full disk under a sparse file) is read as it stands, and not reclaimed.
-    const bool sealed = !read_only && seal_recovered(catalog, superblock, *io, clock, number).ok();
+    const bool sealed = !read_only && seal_recovered(catalog, superblock, *io, still_ours, clock, number).ok();
     if (!read_only && !sealed) catalog.region(number).quarantined_until_ns = UINT64_MAX;
     catalog.region(number).unsealed_on_device = !sealed;
     catalog.region(number).open.reset();

@@ -46,10 +46,13 @@ struct HeaderScan {
 };
 Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock);
 
+// Asked before each write: a large device takes longer to read than a claim stays fresh.
+using StillOurs = std::function<Status()>;
+
 // Fills the catalog's regions of `device` and the index. `threads` workers, each with an io of its own.
 Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, const format::Superblock& superblock,
                       HeaderScan scan, IndexBuilder& builder, const MakeIo& make_io, uint32_t threads, bool read_only,
-                      Clock& clock, RecoveryReport& report);
+                      const StillOurs& still_ours, Clock& clock, RecoveryReport& report);
 
 // After every device: live counts, region ages, free lists.
 void finish_recovery(Catalog& catalog, IndexBuilder& builder, RecoveryReport& report);

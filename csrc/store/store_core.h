@@ -31,6 +31,7 @@ class StoreCore {
   uint64_t fork_generation = 0;
   std::vector<std::unique_ptr<device::Device>> devices;
   std::vector<format::Superblock> superblocks;
+  std::vector<uint64_t> confirmed_ns;  // when the claim on each device was last read back, until keepers do it
   SpaceRegistry spaces;
   Counters counters;
   EvictionHub evictions;
@@ -83,6 +84,8 @@ class StoreCore {
   mutable std::atomic<uint32_t> callers{0};
   std::atomic<bool> torn_down{false};  // engines, keepers and devices are gone, or are about to be
   Result<std::unique_ptr<device::BlockingIo>> make_io(uint16_t device);
+  // While the store is being opened, which may take longer than a claim stays fresh: reads it back when it is not.
+  Status still_ours(uint16_t device);
   // For the listing calls, which come many at a time: one io for each thread that is in such a call.
   Result<std::unique_ptr<device::BlockingIo>> take_listing_io(uint16_t device);
   void give_back_listing_io(uint16_t device, std::unique_ptr<device::BlockingIo> io);

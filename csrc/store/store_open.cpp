@@ -137,6 +137,7 @@ Status claim_pool(StoreCore& core) {
     // One epoch for the whole pool, so that write_seq orders copies of a block on different devices.
     core.superblocks[i].owner.epoch = epoch;
     KVS_ASSIGN(auto io, core.make_io(i));
+    core.confirmed_ns.push_back(core.clock->monotonic_ns());  // before it waits, if it does: then it is not fresh
     KVS_ASSIGN(core.superblocks[i], claim_device(*io, 0, core.superblocks[i], claim, *core.clock));
   }
   return {};
@@ -181,7 +182,7 @@ Status recover(StoreCore& core) {
     KVS_TRY(recover_device(
         *core.catalog, core.spaces, i, core.superblocks[i], std::move(scans[i]), builder,
         [&core, i] { return core.make_io(i); }, core.options.threaded ? kRecoveryThreads : 1, core.options.read_only,
-        *core.clock, core.recovery));
+        [&core, i] { return core.still_ours(i); }, *core.clock, core.recovery));
   }
   finish_recovery(*core.catalog, builder, core.recovery);
   // What the readers needed is not given back by itself, and is a quarter of the index. A small pool is not worth a
@@ -227,7 +228,7 @@ Status start_threads(StoreCore& core) {
     setup.make_io = [&core, i] { return core.make_io(i); };
     core.keepers.push_back(std::make_unique<Keeper>(core.options, std::move(setup), *core.catalog, core.spaces,
                                                     core.counters, core.evictions, *core.clock));
-    core.catalog->confirmed(i);  // claimed a moment ago
+    core.catalog->confirmed(i, core.confirmed_ns[i]);
   }
   for (auto& keeper : core.keepers) KVS_TRY(keeper->start());
   return {};
@@ -269,6 +270,15 @@ Result<std::unique_ptr<device::BlockingIo>> StoreCore::make_io(uint16_t device) 
                                               options.io_timeout_ns);
 }
 
+Status StoreCore::still_ours(uint16_t device) {
+  const uint64_t now_ns = clock->monotonic_ns();
+  if (options.read_only || now_ns - confirmed_ns[device] <= options.heartbeat_ns + options.heartbeat_ns / 2) return {};
+  KVS_ASSIGN(auto io, make_io(device));
+  KVS_TRY(confirm_ownership(*io, 0, superblocks[device].geometry.device_bytes, superblocks[device].owner));
+  confirmed_ns[device] = now_ns;
+  return {};
+}
+
 Result<std::unique_ptr<Store>> Store::open(const std::vector<std::string>& paths, const StoreOptions& options) {
   if (paths.empty()) return Status(Code::kInvalid, "no device was named");
   Clock& clock = options.clock != nullptr ? *options.clock : system_clock();
@@ -303,6 +313,7 @@ Result<std::unique_ptr<Store>> Store::open_devices(std::vector<std::unique_ptr<d
   }
   if (!options.read_only) KVS_TRY(claim_pool(*core));
   KVS_TRY(recover(*core));
+  for (uint16_t i = 0; i < core->devices.size(); ++i) KVS_TRY(core->still_ours(i));
   core->prefetched = std::make_unique<PrefetchCache>(options.prefetch_bytes);
   std::vector<device::Device*> all;
   for (const auto& device : core->devices) all.push_back(device.get());

@@ -71,6 +71,15 @@ std::string identity_text(const std::string& text, size_t characters_max) {
   return cleaned;
 }
 
+// What the copies just read say, or `otherwise`: they were judged when the store was found, a moment ago.
+Superblock superblock_of(const std::array<AlignedBuffer, kSuperblockCopies>& pages, const Superblock& otherwise) {
+  std::array<format::CopyRead, kSuperblockCopies> copies;
+  for (uint32_t i = 0; i < kSuperblockCopies; ++i) copies[i] = {true, page_of(pages[i])};
+  Quorum quorum = format::choose_superblock(copies);
+  const bool ours = quorum.verdict == QuorumVerdict::kOk && quorum.superblock.store_uuid == otherwise.store_uuid;
+  return ours ? std::move(quorum.superblock) : otherwise;
+}
+
 }  // namespace
 
 Quorum read_quorum(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes) {
@@ -129,13 +138,15 @@ Status check_device(const Superblock& superblock, const device::DeviceInfo& info
   return Status();
 }
 
-Status update_superblock(device::BlockingIo& io, uint16_t device_index, Superblock& superblock) {
+Status update_superblock(device::BlockingIo& io, uint16_t device_index, Superblock& superblock,
+                         const MayWriteCopy& may_write) {
   ++superblock.sequence;
   const auto offsets = superblock.geometry.superblock_offsets();
   std::array<AlignedBuffer, kSuperblockCopies> pages;
   Status first_error;
   uint32_t written = 0;
   for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    if (may_write) KVS_TRY(may_write(i));
     pages[i] = AlignedBuffer(kPageBytes);
     format::encode_superblock(superblock, i, {pages[i].data(), kPageBytes});
     const Status status = io.write(device_index, offsets[i], pages[i], kPageBytes, true);
@@ -164,16 +175,37 @@ Result<Superblock> claim_device(device::BlockingIo& io, uint16_t device_index, S
     return Status(Code::kUnsupported, format_text("ro_compat flags 0x%llx are not known to this build: read only",
                                                   static_cast<unsigned long long>(unknown)));
   }
-  const bool may_have_owner = !superblock.clean && superblock.owner.host != options.host;
-  const OwnerRecord mine{superblock.owner.epoch + 1, options.host, options.nonce};
-  superblock.owner = mine;
+  // What each copy is before we write it. One that changes meanwhile is another opener's: then both have to wait.
+  std::array<AlignedBuffer, kSuperblockCopies> before;
+  const auto offsets = superblock.geometry.superblock_offsets();
+  for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    before[i] = AlignedBuffer(kPageBytes);
+    (void)io.read(device_index, offsets[i], before[i], kPageBytes);  // unreadable now and when it is written: unchanged
+  }
+  const Superblock found = superblock_of(before, superblock);
+  bool contended = !superblock.clean && superblock.owner.host != options.host;
+  contended = contended || found.owner != superblock.owner || found.clean != superblock.clean;
+  const auto unchanged = [&](uint32_t copy) {
+    AlignedBuffer now(kPageBytes);
+    (void)io.read(device_index, offsets[copy], now, kPageBytes);
+    if (std::memcmp(now.data(), before[copy].data(), kPageBytes) == 0) return Status();
+    return Status(Code::kStale, "another opener is claiming the device");
+  };
+  superblock.sequence = std::max(superblock.sequence, found.sequence);
+  superblock.owner = {std::max(superblock.owner.epoch, found.owner.epoch) + 1, options.host, options.nonce};
   superblock.clean = false;
   superblock.opened_seconds = clock.wall_seconds();
-  KVS_TRY(update_superblock(io, device_index, superblock));
+  Status written = update_superblock(io, device_index, superblock, contended ? MayWriteCopy() : unchanged);
+  if (written.code() == Code::kStale) {
+    contended = true;
+    ++superblock.owner.epoch;  // the other one may have taken this one, and not wait
+    written = update_superblock(io, device_index, superblock);
+  }
+  KVS_TRY(std::move(written));
   // On one host O_EXCL and the file lock have settled it. A host that cannot see them gets time to notice our record
   // (it re-reads once a period, and then goes offline), and so does another contender.
-  if (may_have_owner) clock.sleep_ns(2 * options.heartbeat_ns);
-  KVS_TRY(confirm_ownership(io, device_index, superblock.geometry.device_bytes, mine));
+  if (contended) clock.sleep_ns(2 * options.heartbeat_ns);
+  KVS_TRY(confirm_ownership(io, device_index, superblock.geometry.device_bytes, superblock.owner));
   return superblock;
 }
 

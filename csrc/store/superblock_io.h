@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -34,11 +35,15 @@ device::DeviceIdentity storable_identity(const device::DeviceIdentity& identity)
 Status check_device(const format::Superblock& superblock, const device::DeviceInfo& info);
 
 // Writes `superblock` with sequence + 1 (stored into it, even on failure: a sequence is never used for two contents)
-// to all copies, verifies, and fails unless >= 3 hold it. Gives up once three are out of reach.
-Status update_superblock(device::BlockingIo& io, uint16_t device_index, format::Superblock& superblock);
+// to all copies, verifies, and fails unless >= 3 hold it. Gives up once three are out of reach, and before a copy for
+// which `may_write` says no: a host that was stopped between two copies must not go on over another's claim.
+using MayWriteCopy = std::function<Status(uint32_t copy)>;
+Status update_superblock(device::BlockingIo& io, uint16_t device_index, format::Superblock& superblock,
+                         const MayWriteCopy& may_write = {});
 
 // Claims the device for this opening: raises the epoch and stores the record before any other write. After an
-// unclean close by another host: writes the record, waits two heartbeat periods, re-reads, and wins only if unchanged.
+// unclean close by another host, or when another claim is seen at the same time: writes the record, waits two heartbeat
+// periods, re-reads, and wins only if unchanged. Of two that claim a closed store at once at most one does not wait.
 // kFenced: somebody else won. kUnsupported: a ro_compat flag forbids this build to write.
 struct ClaimOptions {
   format::Uuid host{};

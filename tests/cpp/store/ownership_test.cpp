@@ -195,6 +195,39 @@ TEST_F(Ownership, ALongPauseIsNoticedAndTheClaimReadBackFirst) {
   EXPECT_GE(sim().number("heartbeats_late"), 1);
 }
 
+TEST_F(Ownership, APutThatWasBegunBeforeAPauseDoesNotGoOnAfterIt) {
+  SimSetup setup;
+  setup.regions = 5;
+  setup.region_bytes = 64 * kMiB;
+  setup.store.window_bytes = kMiB;  // sixteen pieces in flight
+  sim_ = std::make_unique<SimStore>(setup);
+  ASSERT_TRUE(sim().open().ok());
+  uint64_t payload_writes = 0;
+  sim().disk().set_observer([&](const device::IoRequest& request) {
+    payload_writes += request.op == IoOp::kWrite && request.offset_bytes >= sim().geometry().data_offset ? 1 : 0;
+  });
+  auto put = sim().start_put({{key("long"), 60 * kMiB}});
+  while (payload_writes == 0) sim().store().step();
+  auto other = open_elsewhere(9);  // takes two heartbeats
+  ASSERT_TRUE(other.ok()) << other.status().to_string();
+  payload_writes = 0;
+  EXPECT_EQ(sim().finish(put)[0].code, Code::kFenced);
+  EXPECT_LE(payload_writes, 16u) << "what was in flight";
+  sim().disk().set_observer(nullptr);
+}
+
+TEST_F(Ownership, DescriptorsThatWaitAreNotWrittenAfterAPauseByAnOwnerThatWasReplaced) {
+  sim().put(key("waits"), 10'000);
+  auto other = open_elsewhere(9);
+  ASSERT_TRUE(other.ok()) << other.status().to_string();
+  uint64_t writes = 0;
+  sim().disk().set_observer([&](const device::IoRequest& request) { writes += request.op == IoOp::kWrite ? 1 : 0; });
+  EXPECT_EQ(sim().store().flush(1'000'000'000).code(), Code::kDurabilityLost);
+  sim().disk().set_observer(nullptr);
+  EXPECT_EQ(writes, 0u) << "the region may have been given another life";
+  EXPECT_EQ(sim().close().code(), Code::kFenced);
+}
+
 // ---- opening against an owner ----------------------------------------------------------------------------------
 
 TEST_F(Ownership, AfterAnUncleanCloseByAnotherHostTheContenderWaitsTwoHeartbeats) {
