@@ -192,6 +192,28 @@ TEST_F(Recovery, I2_AGenerationThatOnlyOneHeaderHasIsSpent) {
   }
 }
 
+// It was stopped while it opened the region, and its successor has opened it since, for blocks of another size.
+TEST_F(Recovery, AHeaderThatADeposedOwnerWroteLateDoesNotHideItsSuccessors) {
+  for (const uint32_t copy : {0u, 1u}) {
+    make({}, 8);
+    ASSERT_TRUE(sim().close().ok());
+    ASSERT_TRUE(sim().open().ok());  // epoch 2
+    const auto names = fill_region("a", 3);
+    const RegionId region = region_of(names[0]);
+    sim().crash(true);
+    format::RegionHeader late = header(region, copy).value();
+    late.owner_epoch = Epoch{1};
+    late.sequence += 10;
+    late.extent_bytes *= 2;
+    late.slot_count /= 2;
+    std::vector<uint8_t> page(kPageBytes);
+    format::encode_region_header(late, sim().formatted().store_uuid, copy, page);
+    sim().disk().poke(geometry().header_offset(region, copy), page.data(), page.size());
+    sim().reopen_and_judge();
+    for (const Name& name : names) EXPECT_TRUE(sim().get(name).succeeded()) << "copy " << copy;
+  }
+}
+
 // Its slots may be full of blocks by now.
 TEST_F(Recovery, I2_DeadSlotsOfAnEarlierLifeAreForgotten) {
   make({}, 8);
