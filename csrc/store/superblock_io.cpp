@@ -138,18 +138,32 @@ Status check_device(const Superblock& superblock, const device::DeviceInfo& info
   return Status();
 }
 
+// The copies in the order to write them. An update that was cut short may have left just two copies that agree: they
+// are overwritten last, or three updates cut short one after the other would leave four copies of which no two agree.
+static std::array<uint32_t, kSuperblockCopies> update_order(device::BlockingIo& io, uint16_t device_index,
+                                                            const Superblock& superblock) {
+  std::array<uint32_t, kSuperblockCopies> order = {0, 1, 2, 3};
+  const Quorum found = read_quorum(io, device_index, superblock.geometry.device_bytes);
+  // Of another store, about to be overwritten by format, nothing is to be kept.
+  const bool is_ours = found.verdict == QuorumVerdict::kOk && found.superblock.store_uuid == superblock.store_uuid;
+  if (is_ours) std::stable_partition(order.begin(), order.end(), [&](uint32_t copy) { return found.repair[copy]; });
+  return order;
+}
+
 Status update_superblock(device::BlockingIo& io, uint16_t device_index, Superblock& superblock,
                          const MayWriteCopy& may_write) {
+  const auto order = update_order(io, device_index, superblock);
   ++superblock.sequence;
   const auto offsets = superblock.geometry.superblock_offsets();
   std::array<AlignedBuffer, kSuperblockCopies> pages;
   Status first_error;
   uint32_t written = 0;
   for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
-    if (may_write) KVS_TRY(may_write(i));
-    pages[i] = AlignedBuffer(kPageBytes);
-    format::encode_superblock(superblock, i, {pages[i].data(), kPageBytes});
-    const Status status = io.write(device_index, offsets[i], pages[i], kPageBytes, true);
+    const uint32_t copy = order[i];
+    if (may_write) KVS_TRY(may_write(copy));
+    pages[copy] = AlignedBuffer(kPageBytes);
+    format::encode_superblock(superblock, copy, {pages[copy].data(), kPageBytes});
+    const Status status = io.write(device_index, offsets[copy], pages[copy], kPageBytes, true);
     if (status.ok()) ++written;
     if (!status.ok() && first_error.ok()) first_error = status;
     // The more old copies are left alone, the surer the old superblock is what the next open finds.

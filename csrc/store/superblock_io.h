@@ -4,8 +4,9 @@
 // Reading, updating and repairing the superblock copies of one device, and the owner's claim on it.
 //
 // Guarantees: an update counts only when >= 3 copies were written durably and read back equal; otherwise it is an
-// error and the store must not be written. Copies are updated one after the other, so that a crash at any point
-// leaves >= 2 copies of the old or of the new sequence. One copy may be bad for good.
+// error and the store must not be written. Copies are updated one after the other, those first that do not hold what
+// open would choose, so that a crash at any point, also of one update after another, leaves >= 2 copies of the old or
+// of the new sequence. One copy may be bad for good.
 
 #pragma once
 

@@ -229,6 +229,28 @@ TEST_F(SuperblockIo, OneBadCopyDoesNotCostTheQuorumWhenThePowerIsCut) {
   for (uint32_t copy = 0; copy < 4; ++copy) crash_everywhere(false, copy, 10);
 }
 
+// A process that dies soon after it starts and is started again, as a supervisor would.
+TEST_F(SuperblockIo, UpdatesCutShortOneAfterTheOtherNeverCostTheQuorum) {
+  for (uint64_t cuts = 0; cuts < 5 * 5 * 5 * 5; ++cuts) {
+    SimDisk disk(kDeviceBytes, cuts);
+    auto sim = std::make_unique<OneSimDevice>(disk, clock_);
+    Superblock stored = first_superblock();
+    ASSERT_TRUE(update_superblock(*sim->io, 0, stored).ok());
+    for (uint64_t left = cuts, update = 0; update < 4; ++update, left /= 5) {
+      Superblock after = stored;
+      after.owner.epoch += 1;
+      disk.stop_after(left % 5);
+      (void)update_superblock(*sim->io, 0, after);
+      disk.power_cut(update % 2 == 0);
+      sim = std::make_unique<OneSimDevice>(disk, clock_);
+      const auto found = read_superblock(*sim->io, 0, kDeviceBytes);
+      ASSERT_TRUE(found.ok()) << found.status().to_string() << " cuts " << cuts << " update " << update;
+      ASSERT_TRUE(found.value().superblock == stored || found.value().superblock == after);
+      stored = found.value().superblock;
+    }
+  }
+}
+
 // ---- ownership ----------------------------------------------------------------------------------------
 
 class CountingClock final : public Clock {
