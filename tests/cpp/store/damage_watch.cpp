@@ -44,7 +44,7 @@ DamageWatch::~DamageWatch() { disk_.set_observer(nullptr); }
 
 void DamageWatch::observe(const device::IoRequest& request) {
   if (request.op != device::IoOp::kWrite || request.offset_bytes < geometry_.data_offset) return;
-  Place place{request.offset_bytes, 0, disk_.ticks(), life_, false};
+  Place place{request.offset_bytes, 0, disk_.ticks(), 0};
   for (uint32_t i = 0; i < request.segment_count; ++i) place.bytes += request.segments[i].iov_len;
   place.bytes += align_up(page_table_bytes(place.bytes), kPageBytes);  // of page hashes, should it carry any
   uint64_t first_bytes = 0;
@@ -83,18 +83,15 @@ bool DamageWatch::was_hit(uint64_t first_bytes) {
   const auto found = places_.find(first_bytes);
   if (found == places_.end()) return false;
   const std::vector<Place>& places = found->second;
-  // What was written in this life is not what was found when it began.
-  const bool written_in_this_life = places.back().life == life_;
-  return std::any_of(places.begin(), places.end(), [&](const Place& place) {
-    const bool counts = !written_in_this_life || (place.life == life_ && !place.is_superseded);
-    return counts && is_hit(place);
-  });
+  return std::any_of(places.begin(), places.end(),
+                     [this](const Place& place) { return place.superseded_in_life != life_ && is_hit(place); });
 }
 
 void DamageWatch::stored(uint64_t first_bytes) {
   const auto found = places_.find(first_bytes);
   if (found == places_.end() || found->second.size() <= 2) return;
-  std::for_each(found->second.begin(), found->second.end() - 2, [](Place& place) { place.is_superseded = true; });
+  std::for_each(found->second.begin(), found->second.end() - 2,
+                [this](Place& place) { place.superseded_in_life = life_; });
 }
 
 const FaultCounts& DamageWatch::counts() {

@@ -6,7 +6,7 @@
 //
 // A block's place is learned from its payload write: payloads of sim_harness.h differ in their first eight bytes. It is
 // hit when a fault touched its extent at or after that write, or the metadata of its region at any time. Errs towards
-// excusing: after a reopen all places a block ever had in earlier lives count, because any of them may have come back.
+// excusing: after a reopen all places a block ever had count, because any of them may have come back.
 // Knows the first MiB of a block only.
 
 #pragma once
@@ -37,7 +37,7 @@ class DamageWatch {
   DamageWatch(const DamageWatch&) = delete;
 
   void begin_life() { ++life_; }
-  // The block was put: of its places only the latest count, two because another put of it may be under way.
+  // The block was put: in this life only its latest places count, two because another put of it may be under way.
   void stored(uint64_t first_bytes);
   // Of the block whose payload begins with these bytes, in memory order, padded with zeros.
   bool was_hit(uint64_t first_bytes);
@@ -48,8 +48,7 @@ class DamageWatch {
     uint64_t offset_bytes;
     uint64_t bytes;
     uint64_t tick;
-    uint64_t life;
-    bool is_superseded = false;  // as long as that life lasts
+    uint64_t superseded_in_life;
   };
   struct Range {
     uint64_t first_byte;
