@@ -645,7 +645,8 @@ void SimStore::judge_listing() {
     const std::string identity = identity_text(space, info.salt, info.key);
     const auto found = known.find(identity);
     if (found == known.end()) {
-      violation("the listing names a block that was never put");
+      violation("the listing names a block that was never put: space '" + space + "' salt '" + info.salt + "' key '" +
+                info.key + "'");
       return true;
     }
     const Record& record = records_.at(*found->second);
