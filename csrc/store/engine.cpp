@@ -648,7 +648,9 @@ void Engine::finish_read(Item& item) {
       queued_load_bytes_.fetch_add(item.payload_bytes - counted_bytes, std::memory_order_relaxed);  // may be less
       // What was wanted was worked out from the other copy's size. Of one of another size it would be a piece.
       const bool same_size = item.payload_bytes == counted_bytes || !KVS_RULE(I12_no_duplicate_of_another_size);
-      if (item.phase == ItemPhase::kWaiting && same_size) return again();
+      // One on a device of another engine is for the next get: it has become the one that lookups find.
+      const bool is_mine = local(item.place.device) < setup_.devices.size();
+      if (item.phase == ItemPhase::kWaiting && same_size && is_mine) return again();
       if (item.phase == ItemPhase::kWaiting) catalog_.end_read(item);
     }
     add(counters_.misses);

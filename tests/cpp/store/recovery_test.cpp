@@ -408,6 +408,30 @@ TEST_F(Duplicates, I12_AWinnerThatFailsItsChecksumGivesWayToTheNextBest) {
   }
 }
 
+// Puts go to the devices in turn, so the copies of a key may lie on devices that different engines serve.
+TEST_F(Duplicates, I12_AnOlderCopyOnAnotherDeviceIsServedByTheEngineOfThatDevice) {
+  for (const uint32_t engines : {1u, 2u}) {
+    SimSetup setup;
+    setup.devices = 2;
+    setup.store.engine_threads = engines;
+    sim_ = std::make_unique<SimStore>(setup);
+    ASSERT_TRUE(sim().open().ok());
+    sim().put(key("x"), 10'000, {.durable = true});
+    sim().erase(key("x"));
+    ASSERT_EQ(sim().put(key("x"), 10'000, {.durable = true, .version = 2}).status, ItemStatus::kStored);
+    sim().crash(true);
+    ASSERT_TRUE(sim().open().ok());
+    ASSERT_EQ(sim().number("recovery_duplicates"), 1);
+    sim().corrupt_payload(key("x"));
+    Buffers buffers(10'000, {});
+    const GetItem item{sim().space(0), {}, "x", buffers.segments(), 1, 0, kWholeBlock};
+    const ItemResult first = sim().store().get_one(item);
+    EXPECT_EQ(first.status, engines == 1 ? ItemStatus::kHit : ItemStatus::kMiss);
+    EXPECT_EQ(sim().store().get_one(item).status, ItemStatus::kHit);
+    EXPECT_TRUE(buffers.holds(key("x"), 1, 0, 10'000));
+  }
+}
+
 // Values under one key are taken to be equal, but nothing wrong may come of it when they are not.
 TEST_F(Duplicates, I12_AnOlderCopyOfAnotherSizeIsNeverServedInPart) {
   for (const uint64_t older_bytes : {uint64_t{12'000}, uint64_t{9'000}}) {
