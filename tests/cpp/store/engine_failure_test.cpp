@@ -134,9 +134,7 @@ TEST_F(QueueTrouble, I11_AReadInTheDeviceKeepsItsBufferWhenTheQueueFails) {
   EXPECT_EQ(status.code(), Code::kTimeout) << status.to_string();
   EXPECT_FALSE(get->done());
   EXPECT_TRUE(get->abandoned());
-  (void)store_.release();  // on purpose: as ~Store does, what the device may touch is never freed
-  sim_.crash(true);
-  sim_.reopen_and_judge();
+  open_again();
 }
 
 TEST_F(QueueTrouble, ARequestThatTheQueueDoesNotTakeIsAnErrorOfItsItem) {
