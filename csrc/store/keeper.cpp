@@ -265,6 +265,21 @@ Status Keeper::write_header(Region& region, const format::RegionHeader& header) 
   return {};
 }
 
+// I2: a header write that was acknowledged and lost would let the next opening give the same generation to another
+// life, in which descriptors of this one are believed and read with the strings of that one.
+Status Keeper::check_headers(RegionId region, Generation generation) {
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    AlignedBuffer page(kPageBytes);
+    KVS_TRY(io_->read(0, geometry_.header_offset(region, copy), page, kPageBytes));
+    const auto found =
+        format::decode_region_header({page.data(), kPageBytes}, setup_.superblock.store_uuid, geometry_, region, copy);
+    if (found.ok() && found.value().generation == generation) continue;
+    return Status(Code::kIo, format_text("header %u of region %u of %s was written and does not read back", copy,
+                                         region.value, setup_.device->info().path.c_str()));
+  }
+  return {};
+}
+
 bool Keeper::open_regions() {
   bool worked = false;
   // Before a generation is spent: a claim that cannot be read back now is no fault of the region.
@@ -283,6 +298,7 @@ bool Keeper::open_regions() {
     // in between leaves one copy with the higher generation, and that one counts.
     if (status.ok()) status = write_header(region, header);
     if (status.ok() && KVS_RULE(I2_both_headers)) status = write_header(region, header);
+    if (status.ok()) status = check_headers(region.id, plan->generation);
     if (!status.ok()) add(counters_.write_errors);
     catalog_.open_done(*plan, KVS_RULE(I2_headers_before_payload) ? status : Status());
     hold_if_unknown(plan->region, status);

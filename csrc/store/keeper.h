@@ -79,6 +79,7 @@ class Keeper {
   Status still_ours();
   Status flush_device();
   Status write_header(Region& region, const format::RegionHeader& header);
+  Status check_headers(RegionId region, Generation generation);
   Status write_page(uint64_t offset_bytes, bool durable);
   format::BlockHeader identity(const Region& region) const;
   uint64_t next_wait_ns();

@@ -247,6 +247,25 @@ TEST_F(Failures, I6_AFailedOpenOfARegionTakesAnother) {
   crash_and_judge();
 }
 
+// Acknowledged and lost: noticed by reading back, or the generation could be given to another life (I2).
+TEST_F(Failures, I2_AHeaderWriteThatIsLostTakesAnotherRegion) {
+  for (uint64_t skip = 0; skip < 2; ++skip) {
+    const auto& geometry = sim().geometry();
+    const uint64_t end = format::kMetadataOffset + geometry.region_count * geometry.entry_bytes;
+    uint64_t lost_at = 0;
+    sim().disk().add_rule(rule_of(SimFault::kLost, IoOp::kWrite, format::kMetadataOffset, end, 1, skip));
+    const uint64_t bytes = 20'000 + skip * 50'000;  // of another extent size: in a region of its own
+    const Name name = key("a" + std::to_string(skip));
+    ASSERT_EQ(sim().put(name, bytes, {.durable = true}).status, ItemStatus::kStored);
+    for (const device::SimHit& hit : sim().disk().take_hits()) lost_at = hit.offset_bytes;
+    const RegionId region{sim().describe(name).region};
+    EXPECT_FALSE(lost_at >= geometry.entry_offset(region) && lost_at < geometry.entry_offset(region) + 2 * kPageBytes);
+    EXPECT_NE(lost_at, 0u);
+  }
+  EXPECT_EQ(sim().number("write_errors"), 2);
+  crash_and_judge();
+}
+
 TEST_F(Failures, I6_AFailedSealLosesNothing) {
   for (uint64_t skip = 0; skip < 2; ++skip) {
     const std::string n = std::to_string(skip);
