@@ -50,7 +50,7 @@ Engine::Engine(const StoreOptions& options, Setup setup, Catalog& catalog, Count
 
 Engine::~Engine() {
   stop();
-  if (thread_.joinable()) thread_.join();
+  join();
 }
 
 Status Engine::start() {
@@ -76,7 +76,7 @@ Status Engine::start() {
   // SINGLE_ISSUER rings belong to the task that makes them: the queue is made on the engine's own thread.
   std::promise<Status> ready;
   std::future<Status> outcome = ready.get_future();
-  thread_ = std::thread([this, &prepare, &ready] {
+  thread_.start([this, &prepare, &ready] {
     pthread_setname_np(pthread_self(), "kvs-engine");
     sigset_t all;
     sigfillset(&all);

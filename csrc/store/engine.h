@@ -20,12 +20,12 @@
 #include <memory>
 #include <mutex>
 #include <span>
-#include <thread>
 #include <vector>
 
 #include "device/device.h"
 #include "store/catalog.h"
 #include "store/memory_map.h"
+#include "store/own_thread.h"
 #include "store/piece.h"
 #include "store/staging.h"
 
@@ -48,7 +48,7 @@ class Engine {
   // Ends the thread with pieces in flight; what they touch is leaked by the caller.
   void abandon();
   void join() {
-    if (thread_.joinable()) thread_.join();
+    thread_.join([this] { return pieces_in_flight() != 0; });
   }
 
   // Any thread. Items of one job, in order; the job must be referenced by its owner until complete.
@@ -112,7 +112,7 @@ class Engine {
   Clock& clock_;
 
   std::unique_ptr<device::IoQueue> queue_;
-  std::thread thread_;
+  OwnThread thread_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> abandoned_{false};
   std::atomic<bool> sleeping_{false};

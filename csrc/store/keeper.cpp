@@ -51,7 +51,7 @@ Status Keeper::start() {
   std::promise<Status> ready;
   std::future<Status> outcome = ready.get_future();
   running_ = true;
-  thread_ = std::thread([this, &ready] {
+  thread_.start([this, &ready] {
     pthread_setname_np(pthread_self(), "kvs-keeper");
     sigset_t all;
     sigfillset(&all);
@@ -480,7 +480,7 @@ void Keeper::heartbeat() {
 }
 
 void Keeper::join_until(uint64_t until_ns) {
-  if (!thread_.joinable()) return;
+  if (!thread_.started()) return;
   {
     std::unique_lock lock(mutex_);
     const uint64_t now_ns = clock_.monotonic_ns();
@@ -492,7 +492,7 @@ void Keeper::join_until(uint64_t until_ns) {
       io_->give_up();
     }
   }
-  thread_.join();
+  thread_.join([this] { return io_ && io_->stuck_requests() != 0; });
 }
 
 Status Keeper::close(uint64_t until_ns) {

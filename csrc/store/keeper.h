@@ -22,12 +22,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "device/blocking_io.h"
 #include "format/superblock.h"
 #include "store/catalog.h"
+#include "store/own_thread.h"
 
 namespace kvstore::store {
 
@@ -96,7 +96,7 @@ class Keeper {
   std::unique_ptr<device::BlockingIo> io_;
   AlignedBuffer page_;
   std::vector<uint32_t> held_;  // regions with a metadata write of unknown outcome (I7)
-  std::thread thread_;
+  OwnThread thread_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool woken_ = false;

@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <cstring>
 #include <mutex>
-#include <thread>
 
 #include "base/mutation.h"
+#include "store/own_thread.h"
 #include "store/region_reader.h"
 
 namespace kvstore::store {
@@ -323,6 +323,7 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
   threads = crowded ? 1 : std::clamp<uint32_t>(threads, 1, static_cast<uint32_t>(used.size() / 64 + 1));
   std::vector<Status> outcomes(threads);
   std::vector<RecoveryReport> reports(threads);
+  std::vector<uint32_t> stuck(threads);
   const auto work = [&](uint32_t worker) {
     auto io = make_io();
     if (!io.ok()) {
@@ -334,11 +335,12 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
     RegionLoader loader(catalog, spaces, device, superblock, scan, builder, *io.value());
     outcomes[worker] = loader.load({used.data() + first, end - first});
     reports[worker] = loader.report();
+    stuck[worker] = io.value()->stuck_requests();
   };
-  std::vector<std::thread> workers;
-  for (uint32_t worker = 1; worker < threads; ++worker) workers.emplace_back(work, worker);
+  std::vector<OwnThread> workers(threads);
+  for (uint32_t worker = 1; worker < threads; ++worker) workers[worker].start([&work, worker] { work(worker); });
   work(0);
-  for (std::thread& worker : workers) worker.join();
+  for (uint32_t worker = 1; worker < threads; ++worker) workers[worker].join([&] { return stuck[worker] != 0; });
   for (uint32_t worker = 0; worker < threads; ++worker) {
     if (!outcomes[worker].ok()) return outcomes[worker];
     report.bytes_read += reports[worker].bytes_read;
