@@ -173,8 +173,8 @@ Result<std::unique_ptr<Device>> open_device(const std::string& path, const OpenO
   KVS_ASSIGN(Attempt opened, open_or_wait(path, options, clock));
   KVS_ASSIGN(DeviceInfo info, describe_device(path, opened.file.get()));
   info.kind = std::move(kind);
-  return std::unique_ptr<Device>(
-      std::make_unique<PosixDevice>(std::move(info), std::move(opened.file), std::move(opened.lock), options.threads));
+  return std::unique_ptr<Device>(std::make_unique<PosixDevice>(
+      std::move(info), std::move(opened.file), std::move(opened.lock), options.threads, options.kind == "auto"));
 }
 
 }  // namespace kvstore::device

@@ -112,8 +112,8 @@ Result<DeviceInfo> describe_device(const std::string& path, int fd) {
   return info;
 }
 
-PosixDevice::PosixDevice(DeviceInfo info, GuardedFd file, GuardedFd lock, uint32_t threads)
-    : info_(std::move(info)), file_(std::move(file)), lock_(std::move(lock)), threads_(threads) {}
+PosixDevice::PosixDevice(DeviceInfo info, GuardedFd file, GuardedFd lock, uint32_t threads, bool chosen)
+    : info_(std::move(info)), file_(std::move(file)), lock_(std::move(lock)), threads_(threads), chosen_(chosen) {}
 
 PosixDevice::~PosixDevice() {
   // Explicitly, because a ring just destroyed may keep the open file, and with it the lock, for a moment. A forked
@@ -138,7 +138,13 @@ Result<std::unique_ptr<IoQueue>> PosixDevice::make_queue(std::span<Device* const
     }
     fds.push_back(posix->file_.get());
   }
-  if (info_.kind == "uring") return make_uring_queue(fds, options);
+  if (info_.kind == "uring") {
+    Result<std::unique_ptr<IoQueue>> queue = make_uring_queue(fds, options);
+    // Rings are charged to the user's memlock limit, and the one that was tried may have been the last that fits. Not
+    // for payload: what info() says of the kind holds for that.
+    const bool replace = chosen_ && !options.single_issuer && queue.status().io_errno() == ENOMEM;
+    if (queue.ok() || !replace) return queue;
+  }
   return make_threads_queue(fds, options, threads_);
 }
 

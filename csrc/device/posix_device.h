@@ -17,7 +17,8 @@ namespace kvstore::device {
 class PosixDevice final : public Device {
  public:
   // `file` is open with O_DIRECT; `lock` is a second locked descriptor (a loop device's backing file), or empty.
-  PosixDevice(DeviceInfo info, GuardedFd file, GuardedFd lock, uint32_t threads);
+  // `chosen`: the kind was not asked for by name, so another may serve where this one does not.
+  PosixDevice(DeviceInfo info, GuardedFd file, GuardedFd lock, uint32_t threads, bool chosen);
   ~PosixDevice() override;
 
   const DeviceInfo& info() const override { return info_; }
@@ -28,6 +29,7 @@ class PosixDevice final : public Device {
   GuardedFd file_;
   GuardedFd lock_;
   uint32_t threads_;
+  bool chosen_;
 };
 
 // Size, alignments, cache and identity of an open descriptor. kUnsupported when direct I/O of 4 KiB units is

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <mutex>
@@ -31,6 +32,7 @@ constexpr uint32_t kMetadataQueueDepth = 64;
 constexpr uint32_t kPayloadQueueDepth = 256;
 constexpr uint32_t kRecoveryThreads = 2;
 constexpr uint64_t kIndexBlocksMax = uint64_t{1} << 32;  // 256 GiB of index
+constexpr uint64_t kIndexBytesPerBlock = 64;
 constexpr uint64_t kIoTimeoutNsMin = 10'000'000;
 constexpr uint64_t kEpochMax = (uint64_t{1} << 24) - 1;  // write_seq is epoch << 40 | n
 constexpr uint64_t kCloseStepNs = 1'000'000;
@@ -50,6 +52,17 @@ format::Uuid host_uuid() {
   return blake2b<16>("kvstore host " + id + " " + name);
 }
 
+// Refused here, by name, what no memory can be had for, instead of by an allocation that fails or is killed for later.
+Status check_memory(const char* name, uint64_t bytes, uint64_t given) {
+  const auto machine_bytes =
+      static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  if (bytes <= machine_bytes) return {};
+  return Status(Code::kInvalid,
+                format_text("%s is %llu: that takes %llu bytes of memory, this machine has %llu", name,
+                            static_cast<unsigned long long>(given), static_cast<unsigned long long>(bytes),
+                            static_cast<unsigned long long>(machine_bytes)));
+}
+
 Status check_options(const StoreOptions& options) {
   if (options.window_bytes < kPieceBytes) {
     return Status(Code::kInvalid, format_text("window_bytes is %llu: at least 1 MiB",
@@ -64,6 +77,9 @@ Status check_options(const StoreOptions& options) {
                                               static_cast<unsigned long long>(options.index_blocks_max),
                                               static_cast<unsigned long long>(kIndexBlocksMax)));
   }
+  KVS_TRY(check_memory("staging_bytes", options.staging_bytes, options.staging_bytes));
+  KVS_TRY(check_memory("prefetch_bytes", options.prefetch_bytes, options.prefetch_bytes));
+  KVS_TRY(check_memory("index_blocks_max", options.index_blocks_max * kIndexBytesPerBlock, options.index_blocks_max));
   if (options.io_timeout_ns < kIoTimeoutNsMin) {
     return Status(Code::kInvalid, "io_timeout must be at least 10 ms");
   }
@@ -219,7 +235,7 @@ Status start_threads(StoreCore& core) {
   };
   for (auto& engine : core.engines) KVS_TRY(engine->start());
   if (core.options.read_only) {
-    core.catalog->set_read_only("the store was opened read-only");
+    core.catalog->set_read_only("it was opened with read_only");
     return {};
   }
   for (uint16_t i = 0; i < core.devices.size(); ++i) {
@@ -281,8 +297,9 @@ Status StoreCore::still_ours(uint16_t device) {
   return {};
 }
 
-Result<std::unique_ptr<Store>> Store::open(const std::vector<std::string>& paths, const StoreOptions& options) {
-  if (paths.empty()) return Status(Code::kInvalid, "no device was named");
+namespace {
+
+Result<std::unique_ptr<Store>> open_paths(const std::vector<std::string>& paths, const StoreOptions& options) {
   Clock& clock = options.clock != nullptr ? *options.clock : system_clock();
   std::vector<std::unique_ptr<device::Device>> devices;
   for (const std::string& path : paths) {
@@ -294,7 +311,20 @@ Result<std::unique_ptr<Store>> Store::open(const std::vector<std::string>& paths
     KVS_ASSIGN(auto device, device::open_device(path, how, clock));
     devices.push_back(std::move(device));
   }
-  return open_devices(std::move(devices), options);
+  return Store::open_devices(std::move(devices), options);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> Store::open(const std::vector<std::string>& paths, const StoreOptions& options) {
+  if (paths.empty()) return Status(Code::kInvalid, "no device was named");
+  Result<std::unique_ptr<Store>> store = open_paths(paths, options);
+  // A ring can be had, but not as many as are needed: the memlock limit, which all processes of a user share.
+  const bool rings_do_not_fit = store.status().code() == Code::kUnsupported && store.status().io_errno() == ENOMEM;
+  if (options.device_kind != "auto" || !rings_do_not_fit) return store;
+  StoreOptions without_rings = options;
+  without_rings.device_kind = "threads";
+  return open_paths(paths, without_rings);
 }
 
 Result<std::unique_ptr<Store>> Store::open_devices(std::vector<std::unique_ptr<device::Device>> devices,
