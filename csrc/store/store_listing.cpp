@@ -76,6 +76,14 @@ bool is_live(StoreCore& core, const RegionView& view, const format::Descriptor& 
   return entry && entry->region == view.number && entry->slot == descriptor.slot;
 }
 
+Fingerprint listed_fingerprint(StoreCore& core, SpaceId space, const BlockInfo& info) {
+  format::StoredKey key;
+  key.size = static_cast<uint8_t>(std::min<size_t>(info.key.size(), format::kStoredKeyBytes));
+  std::copy_n(info.key.data(), key.size, reinterpret_cast<char*>(key.bytes));
+  key.is_digest = info.key_is_digest;
+  return fingerprint_of(core.superblocks[0].fingerprint_secret, core.spaces.find(space)->digest, info.salt, key);
+}
+
 // What came out of a listing of this store and not out of thin air: its numbers are used as they are.
 Status check_place(const StoreCore& core, const BlockInfo& info) {
   const bool known =
@@ -212,9 +220,13 @@ Status Store::verify_block(const BlockInfo& info, const std::string& space_json)
                               static_cast<unsigned long long>(info.offset_bytes)));
   };
   Result<std::unique_ptr<device::BlockingIo>> io = core.take_listing_io(info.device);
-  const Status status = io.ok() ? verify(*io.value()) : io.status();
+  Status status = io.ok() ? verify(*io.value()) : io.status();
   if (io.ok()) core.give_back_listing_io(info.device, std::move(io).value());
+  // Asked last: a block that went while it was read is not one to say "ok" of.
+  const auto entry = core.catalog->peek(listed_fingerprint(core, space, info));
+  const bool still_there = entry && entry->region == number && entry->slot == info.slot;
   core.catalog->unpin_region(number);
+  if (status.ok() && !still_there) return Status(Code::kStale, "the block is not where it was listed any more");
   return status;
 }
 
@@ -225,15 +237,9 @@ Status Store::drop_block(const BlockInfo& info, const std::string& space_json) {
   KVS_TRY(core.catalog->writable());
   KVS_TRY(check_place(core, info));
   KVS_ASSIGN(const SpaceId space, core.spaces.add(space_json));
-  format::StoredKey key;
-  key.size = static_cast<uint8_t>(std::min<size_t>(info.key.size(), format::kStoredKeyBytes));
-  std::copy_n(info.key.data(), key.size, reinterpret_cast<char*>(key.bytes));
-  key.is_digest = info.key_is_digest;
-  const Fingerprint fingerprint =
-      fingerprint_of(core.superblocks[0].fingerprint_secret, core.spaces.find(space)->digest, info.salt, key);
-  const bool dropped =
-      core.catalog->drop_at(fingerprint, core.catalog->region_number(info.device, RegionId{info.region}),
-                            SlotIndex{info.slot}, info.generation);
+  const bool dropped = core.catalog->drop_at(listed_fingerprint(core, space, info),
+                                             core.catalog->region_number(info.device, RegionId{info.region}),
+                                             SlotIndex{info.slot}, info.generation);
   return dropped ? Status() : Status(Code::kStale, "the block is not where it was listed any more");
 }
 

@@ -239,6 +239,7 @@ def test_verify_and_drop_of_listed_blocks(disk, sim_pool):
     assert [sim_pool.verify_block(block) for block in (good, bad)] == ["ok", "corrupt"]
     sim_pool.drop_block(good)
     assert space.contains([b"good", b"bad"]) == [False, True]
+    assert sim_pool.verify_block(good) == "stale"
 
 
 # ---- prefetch, memory, evictions ----

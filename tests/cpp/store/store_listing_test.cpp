@@ -124,6 +124,21 @@ TEST_F(Listing, VerifyOfAReadErrorIsAnErrorAndOfAMovedBlockStale) {
   EXPECT_EQ(sim().store().verify_block(info, SimStore::space_json(0)).code(), Code::kStale);
 }
 
+TEST_F(Listing, VerifyOfABlockThatWentMeanwhileIsStaleThoughItsBytesAreStillThere) {
+  sim().put(key("a"), 200'000);
+  sim().put(key("b"), 200'000);
+  const BlockInfo deleted = sim().describe(key("a"));
+  const BlockInfo dropped = sim().describe(key("b"));
+  sim().erase(key("a"));
+  EXPECT_TRUE(sim().store().drop_block(dropped, SimStore::space_json(0)).ok());
+  for (const BlockInfo& info : {deleted, dropped}) {
+    EXPECT_EQ(sim().store().verify_block(info, SimStore::space_json(0)).code(), Code::kStale);
+  }
+  sim().put(key("a"), 200'000);
+  EXPECT_EQ(sim().store().verify_block(deleted, SimStore::space_json(0)).code(), Code::kStale);
+  EXPECT_TRUE(sim().store().verify_block(sim().describe(key("a")), SimStore::space_json(0)).ok());
+}
+
 TEST_F(Listing, ABlockThatNoListingGaveIsRefused) {
   sim().put(key("a"), 200'000);
   const BlockInfo good = sim().describe(key("a"));
