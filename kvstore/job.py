@@ -88,7 +88,7 @@ class Job:
         Raises
         ------
         WaitTimeout : the wait ended; the job goes on, and its buffers stay in use until it is done.
-        ClosedError : in a forked child.
+        ClosedError : the pool was closed while the device still had the job; or this is a forked child.
 
         Notes
         -----
@@ -111,12 +111,12 @@ class Job:
         Items not begun end as an error with code ``"canceled"``. Pieces that the device has are waited for: the buffers
         are free when the job is done, not before. Does nothing to a finished job. Does not block.
         """
-        self._core.cancel(-1 if item is None else item)
+        self._core.cancel(item)
 
     def __await__(self) -> Generator[Any, None, list[Result]]:
         """Wait in asyncio: the eventfd of one queue per loop is watched, no thread takes part.
 
-        Canceling the task ends the wait, not the job. Only one event loop can await a job.
+        Canceling the task ends the wait, not the job. Only one event loop can await a job. Raises as :meth:`wait`.
         """
         if not self._core.done:
             from kvstore._asyncio import wait_for  # here, so that importing kvstore does not import asyncio

@@ -74,6 +74,12 @@ JobHandle::~JobHandle() {
   if (fork_generation_ != device::fork_generation() || !job_->done()) leak();
 }
 
+void JobHandle::refuse_abandoned() const {
+  if (job_->abandoned() && !job_->done()) {
+    check(Status(Code::kClosed, "the pool was closed while the device still had pieces of this job"));
+  }
+}
+
 void JobHandle::refuse_fork() const { refuse_forked_child(fork_generation_, "this job"); }
 
 void JobHandle::hold(std::shared_ptr<store::Store> store, std::unique_ptr<Buffers> buffers) {
@@ -103,9 +109,7 @@ bool JobHandle::wait(uint64_t timeout_ns) {
     store::JobRef job = job_;
     without_gil([&] { return job->wait(slice); });
     if (sliced) check_signals();
-    if (job->abandoned() && !job->done()) {
-      check(Status(Code::kClosed, "the pool was closed while the device still had pieces of this job"));
-    }
+    refuse_abandoned();
     if (timeout_ns != UINT64_MAX) timeout_ns -= slice;
     if (!sliced) break;
   }
@@ -277,13 +281,18 @@ False
             return job.wait(parse_duration_ns(timeout_s, "timeout_s", 1e9, UINT64_MAX));
           },
           nb::arg("timeout_s").none())
-      .def("cancel", &JobHandle::cancel, nb::arg("item"))
+      .def(
+          "cancel",
+          [](JobHandle& job, nb::object item) { job.cancel(item.is_none() ? -1 : parse_i32(item, {"item"})); },
+          nb::arg("item").none())
       .def("notify", &JobHandle::notify, nb::arg("queue"))
       .def("results",
            [](JobHandle& job) {
-             if (!job.done())
+             if (!job.done()) {
+               job.refuse_abandoned();
                throw StatusError(
                    Status(Code::kTimeout, "job " + std::to_string(job.id()) + " is not done: wait for it"));
+             }
              return outcomes(job);
            })
       .def("__len__", &JobHandle::size);

@@ -63,6 +63,7 @@ class JobHandle {
   bool wait(uint64_t timeout_ns);  // without the GIL; signal handlers run meanwhile on the main thread
   void cancel(int64_t item);       // -1: all
   void notify(const QueueHandle& queue);
+  void refuse_abandoned() const;  // raises when the pool was closed with pieces of the job in the device
   ItemOutcome result(uint32_t item) const;
   uint64_t elapsed_ns();
   // The pieces may be in flight for ever: never gives the buffers back.

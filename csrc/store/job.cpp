@@ -50,15 +50,20 @@ void Job::finish() {
 }
 
 void Job::abandon() {
-  std::lock_guard lock(mutex_);
-  abandoned_.store(true, std::memory_order_release);
-  finished_.notify_all();
+  std::shared_ptr<CompletionQueue> notified;
+  {
+    std::lock_guard lock(mutex_);
+    notified = std::move(notified_);
+    abandoned_.store(true, std::memory_order_release);
+    finished_.notify_all();
+  }
+  if (notified) notified->push(JobRef(this));
 }
 
 void Job::notify(std::shared_ptr<CompletionQueue> queue) {
   {
     std::lock_guard lock(mutex_);
-    if (!done()) {
+    if (!done() && !abandoned()) {
       notified_ = std::move(queue);
       return;
     }

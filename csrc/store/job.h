@@ -40,10 +40,10 @@ class Job {
   // Ends the wait, not the job. UINT64_MAX: without limit. Only for threaded stores; see Store::step otherwise.
   bool wait(uint64_t timeout_ns);
   // The store was closed with pieces of this job outstanding: waits end, without a result; the buffers stay the
-  // kernel's (I11).
+  // kernel's (I11). Whoever asked to be notified is.
   bool abandoned() const { return abandoned_.load(std::memory_order_acquire); }
   void abandon();
-  // Tells `queue` too when the job finishes; at once when it has. At most one such queue.
+  // Tells `queue` too when the job finishes or is abandoned; at once when it has or was. At most one such queue.
   void notify(std::shared_ptr<CompletionQueue> queue);
   // Items not begun end as kError/kCanceled at once; the job completes when the pieces in flight have.
   virtual void cancel() = 0;

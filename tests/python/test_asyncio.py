@@ -10,6 +10,7 @@ import threading
 import pytest
 from python_support import IDENTITY, random_bytes, wait_until
 
+import kvstore
 from kvstore import errors
 
 VALUE = random_bytes(5000, 1)
@@ -73,6 +74,23 @@ async def test_canceling_the_task_ends_the_wait_not_the_job(disk, sim_space):
     first, *rest = await asyncio.gather(*tasks, return_exceptions=True)
     assert isinstance(first, asyncio.CancelledError)
     assert [results[0].status for results in rest] == ["hit", "hit"]
+
+
+async def test_a_wait_for_a_job_whose_pool_was_closed_meanwhile_ends_with_an_error(disk):
+    pool = kvstore.open(disk.path)
+    job = await stuck_job(disk, pool.space(**IDENTITY))
+    tasks = [asyncio.ensure_future(wait(job)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(errors.WaitTimeout):
+        await asyncio.to_thread(pool.close, 0.1)
+    for ended in await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10):
+        assert isinstance(ended, errors.ClosedError)
+    for late in (wait(job), asyncio.to_thread(job.wait, 10)):
+        with pytest.raises(errors.ClosedError):
+            await asyncio.wait_for(late, 10)
+    with pytest.raises(errors.ClosedError):
+        _ = job.results
+    assert not job.done
 
 
 async def test_the_loop_goes_on_while_a_job_is_awaited(disk, sim_space):
