@@ -93,7 +93,7 @@ class StaleError(KvStoreError):
 
 
 class FencedError(KvStoreError):
-    """Somebody with a higher epoch owns the device now; this opening may no longer write."""
+    """This opening may not write: it is read-only, or somebody with a higher epoch owns the device; the text says."""
 
     code = "fenced"
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import json
 import logging
+import numbers
 import os
 import stat
 import threading
@@ -233,17 +234,17 @@ class Pool:
 
         Returns
         -------
-        ``"ok"``, ``"corrupt"``, or ``"stale"`` when its region was reused since it was listed.
+        ``"ok"``, ``"corrupt"``, or ``"stale"`` when it was deleted, superseded or reclaimed since it was listed.
 
         Raises
         ------
         DeviceError : it cannot be read.
         """
-        return self._core.verify_block(block)
+        return self._core.verify_block(_listed(block))
 
     def drop_block(self, block: BlockInfo) -> None:
         """Delete one listed block, whatever is wrong with it."""
-        self._core.drop_block(block)
+        self._core.drop_block(_listed(block))
 
     # ---- life ----
 
@@ -387,6 +388,21 @@ def _paths(paths: Paths) -> list[str]:
     return texts
 
 
+def _seconds(given: object, name: str) -> float:
+    if not isinstance(given, numbers.Real):
+        raise TypeError(f"{name} is a {type(given).__name__}, not a number")
+    seconds = float(given)
+    if not seconds >= 0:
+        raise ConfigError(f"{name} is {given!r}, allowed are 0 and more")
+    return seconds
+
+
+def _listed(block: BlockInfo) -> BlockInfo:
+    if not isinstance(block, BlockInfo):
+        raise TypeError(f"block is a {type(block).__name__}, not one that blocks() or describe() gave")
+    return block
+
+
 def open(
     paths: Paths,
     *,
@@ -470,9 +486,7 @@ def open(
         "failures_max": failures_max,
         "free_regions_target": free_regions_target,
     }
-    if not wait_s >= 0:
-        raise ConfigError(f"wait_s is {wait_s!r}, allowed are 0 and more")
-    return _registry.open(_paths(paths), options, wait_s)
+    return _registry.open(_paths(paths), options, _seconds(wait_s, "wait_s"))
 
 
 def _format_options(

@@ -58,6 +58,14 @@ def canonical_identity(identity: Mapping[str, Identity]) -> str:
     return text
 
 
+def _queue(queue: CompletionQueue | None) -> _core.QueueHandle | None:
+    if queue is None:
+        return None
+    if not isinstance(queue, CompletionQueue):
+        raise TypeError(f"queue is a {type(queue).__name__}, not a CompletionQueue")
+    return queue._core
+
+
 class Space:
     """The blocks of one identity: put, get and ask for them by key.
 
@@ -241,7 +249,7 @@ class Space:
         """
         core = self._core.put_many(
             self._id, keys, values, parents, depths, salts, metas, bool(chain), bool(durable), bool(page_hashes),
-            None if queue is None else queue._core, tag, deadline_ms, priority,
+            _queue(queue), tag, deadline_ms, priority,
         )  # fmt: skip
         return Job(core)
 
@@ -283,7 +291,7 @@ class Space:
         """
         core = self._core.get_many(
             self._id, keys, outs, salts, offsets, nbytes,
-            None if queue is None else queue._core, tag, deadline_ms, priority,
+            _queue(queue), tag, deadline_ms, priority,
         )  # fmt: skip
         return Job(core)
 
@@ -312,9 +320,7 @@ class Space:
         -----
         Does not block. The cache is bounded by ``prefetch_bytes`` of :func:`kvstore.open`.
         """
-        core = self._core.prefetch(
-            self._id, keys, salts, None if queue is None else queue._core, tag, deadline_ms, priority
-        )
+        core = self._core.prefetch(self._id, keys, salts, _queue(queue), tag, deadline_ms, priority)
         return Job(core)
 
     # ---- index only ----

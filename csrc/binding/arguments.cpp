@@ -24,6 +24,12 @@ std::string name_of_type(nb::handle object) {
   return nb::cast<nb::str>(name).c_str();
 }
 
+namespace {
+
+bool is_iterable(nb::handle object) { return nb::hasattr(object, "__iter__") || PySequence_Check(object.ptr()) != 0; }
+
+}  // namespace
+
 Sequence::Sequence(nb::handle object, const char* name) : name_(name) {
   PyObject* const given = object.ptr();
   if (PyBytes_Check(given) || PyUnicode_Check(given) || PyByteArray_Check(given)) {
@@ -32,6 +38,9 @@ Sequence::Sequence(nb::handle object, const char* name) : name_(name) {
   if (PyList_Check(given) || PyTuple_Check(given)) {
     items_ = nb::borrow(object);
   } else {
+    if (!is_iterable(object)) {
+      raise_type_error(std::string(name) + " is a " + name_of_type(object) + ", not a sequence");
+    }
     items_ = nb::steal(PySequence_List(given));
     if (!items_.is_valid()) throw nb::python_error();
   }
@@ -115,10 +124,21 @@ Texts Texts::of_optional(nb::handle object, const char* name, ByteLimits limits,
   return texts;
 }
 
+namespace {
+
+// An invalid object for what is no int. A bool is none here: as a pointer it is 1, and read it crashes the process.
+nb::object as_int(nb::handle object) {
+  if (PyBool_Check(object.ptr())) return {};
+  nb::object number = nb::steal(PyNumber_Index(object.ptr()));
+  if (!number.is_valid()) PyErr_Clear();
+  return number;
+}
+
+}  // namespace
+
 uint64_t parse_u64(nb::handle object, const Where& where, uint64_t max) {
-  const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
+  const nb::object number = as_int(object);
   if (!number.is_valid()) {
-    PyErr_Clear();
     raise_type_error(where.text() + " is a " + name_of_type(object) + ", not an int");
   }
   const unsigned long long value = PyLong_AsUnsignedLongLong(number.ptr());
@@ -136,9 +156,8 @@ uint32_t parse_limit(nb::handle object) {
 }
 
 int32_t parse_i32(nb::handle object, const Where& where) {
-  const nb::object number = nb::steal(PyNumber_Index(object.ptr()));
+  const nb::object number = as_int(object);
   if (!number.is_valid()) {
-    PyErr_Clear();
     raise_type_error(where.text() + " is a " + name_of_type(object) + ", not an int");
   }
   const long value = PyLong_AsLong(number.ptr());

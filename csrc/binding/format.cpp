@@ -74,7 +74,7 @@ store::FormatOptions parse_format_options(nb::dict given) {
     } else if (name == "force") {
       options.force = nb::cast<bool>(value);
     } else if (name == "device_kind") {
-      options.device_kind = nb::cast<std::string>(value);
+      options.device_kind = nb::str(value).c_str();
     } else {
       raise_type_error("format() has no option " + name);
     }

@@ -72,7 +72,7 @@ nb::list erase(PoolHandle& pool, uint32_t space, nb::object keys, nb::object sal
     std::string text;
     if (result.status == store::ItemStatus::kError) {
       text = result.code == Code::kBusy ? "the block is pinned: unpin it, or wait for its lease to end"
-                                        : code_name(result.code);
+                                        : store->write_refusal();
     }
     results.append(ItemOutcome::of(result, std::move(text)));
   }

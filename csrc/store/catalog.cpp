@@ -516,8 +516,8 @@ void Catalog::settle(Completions completions, std::vector<Eviction> evictions) {
 
 void Catalog::note_failure_locked() {
   if (++failures_ >= options_.failures_max && write_refusal_.ok() && KVS_RULE(I6_read_only_after_failures)) {
-    write_refusal_ =
-        Status(Code::kIo, format_text("read-only after %u failed writes; see stats() for the counts", failures_));
+    write_refusal_ = Status(
+        Code::kIo, format_text("the pool is read-only after %u failed writes; see stats() for the counts", failures_));
   }
 }
 
@@ -541,7 +541,7 @@ void Catalog::take_broken_locked() {
 void Catalog::set_read_only(const std::string& why) {
   {
     std::lock_guard lock(mutex_);
-    if (write_refusal_.ok()) write_refusal_ = Status(Code::kFenced, why);
+    if (write_refusal_.ok()) write_refusal_ = Status(Code::kFenced, "the pool is read-only: " + why);
   }
   for (uint16_t device = 0; device < devices_.size(); ++device) space_changed(device);  // waiting puts are refused
 }

@@ -625,6 +625,10 @@ std::vector<std::pair<std::string, double>> Store::numbers() const {
   return listed;
 }
 
+std::string Store::write_refusal() const {
+  return core_->forked() ? std::string() : core_->catalog->writable().message();
+}
+
 std::vector<std::pair<std::string, std::string>> Store::texts() const {
   const StoreCore& core = *core_;
   const StoreCore::Call call(core);
@@ -632,8 +636,6 @@ std::vector<std::pair<std::string, std::string>> Store::texts() const {
   const char* verify = core.options.verify == Verify::kAlways      ? "always"
                        : core.options.verify == Verify::kFirstRead ? "first_read"
                                                                    : "off";
-  std::string refusal;
-  if (Status status = core.catalog->writable(); !status.ok()) refusal = status.to_string();
   bool registered = false;
   {
     std::lock_guard lock(core_->memory_mutex);
@@ -645,7 +647,7 @@ std::vector<std::pair<std::string, std::string>> Store::texts() const {
       {"checksum_engine", checksum_engine()},
       {"pool_uuid", format::uuid_text(core.superblocks[0].pool_uuid)},
       {"path", registered ? "registered" : "unregistered"},
-      {"write_refusal", refusal},
+      {"write_refusal", write_refusal()},
   };
 }
 

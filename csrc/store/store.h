@@ -112,6 +112,7 @@ class Store {
   // Numbers and texts, name -> value; names are stable, documented in docs/metrics.md.
   std::vector<std::pair<std::string, double>> numbers() const;
   std::vector<std::pair<std::string, std::string>> texts() const;
+  std::string write_refusal() const;  // why nothing is written any more; empty while it is
   std::vector<format::Superblock> superblocks() const;
   std::vector<device::DeviceInfo> devices() const;
 

@@ -282,6 +282,18 @@ def test_a_read_only_out_is_refused(file_space, out):
         file_space.get_many([b"key"], [out])
 
 
+@pytest.mark.parametrize("pair", [(True, True), (True, 1), (4096, True), (False, 0)])
+def test_a_bool_is_no_pointer_and_no_length(file_space, pair):
+    for call in (
+        lambda: file_space.put(b"key", pair),
+        lambda: file_space.get(b"key", pair),
+        lambda: file_space.put(b"key", [pair]),
+        lambda: file_space.pool.register(pair),
+    ):
+        with pytest.raises(TypeError, match="is a bool, not an int"):
+            call()
+
+
 def test_a_too_short_out_says_what_is_needed(file_space):
     file_space.put(b"key", b"x" * 5000)
     with pytest.raises(errors.ConfigError, match=r"room for 4,999 bytes; the block has 5,000"):

@@ -276,6 +276,43 @@ def test_absurd_options(pool_path, options, match):
         kvstore.open(pool_path, no_such_option=1)
 
 
+@pytest.mark.parametrize("option", ["staging_bytes", "prefetch_bytes", "index_blocks_max"])
+def test_sizes_beyond_the_memory_of_the_machine_are_refused_by_name(pool_path, option):
+    beyond = 1 << (30 if option == "index_blocks_max" else 44)  # 64 bytes a block
+    if option == "index_blocks_max" and os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") >= 64 * beyond:
+        beyond = 1 << 32
+    with pytest.raises(errors.ConfigError, match=f"{option} is {beyond}: .* memory"):
+        kvstore.open(pool_path, **{option: beyond})
+    kvstore.open(pool_path).close()
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("wait_s", lambda pool, space: kvstore.open(pool.paths, wait_s="1")),
+        ("wait_s", lambda pool, space: kvstore.open(pool.paths, wait_s=None)),
+        ("timeout_s", lambda pool, space: pool.flush("1")),
+        ("timeout_s", lambda pool, space: pool.close("1")),
+        ("block", lambda pool, space: pool.verify_block("1")),
+        ("block", lambda pool, space: pool.drop_block(None)),
+        ("item", lambda pool, space: space.put_many([b"key"], [b"abc"]).cancel("1")),
+        ("queue", lambda pool, space: space.put_many([b"key"], [b"abc"], queue=5)),
+        ("tag", lambda pool, space: space.put_many([b"key"], [b"abc"], tag=True)),
+        ("priority", lambda pool, space: space.put_many([b"key"], [b"abc"], priority="1")),
+        ("deadline_ms", lambda pool, space: space.prefetch([b"key"], deadline_ms="1")),
+        ("keys", lambda pool, space: space.contains(5)),
+        ("keys", lambda pool, space: space.match_prefix(None)),
+        ("values", lambda pool, space: space.put_many([b"key"], 5)),
+        ("outs", lambda pool, space: space.get_many([b"key"], None)),
+        ("salts", lambda pool, space: space.contains([b"key"], salts=5)),
+    ],
+)
+def test_a_wrong_type_is_a_type_error_that_names_the_argument(file_pool, file_space, name, call):
+    with pytest.raises(TypeError, match=rf"^{name} is a \w+, not"):
+        call(file_pool, file_space)
+    assert not file_pool.closed
+
+
 # ---- arguments ----
 
 
@@ -585,3 +622,18 @@ def test_verify_off_is_the_only_mode_that_returns_flipped_bytes():
             results[verify] = space.get(b"key", bytearray(100))
         disk.remove()
     assert results == {"always": None, "first_read": None, "off": 100}
+
+
+def test_a_read_only_pool_says_that_it_is_and_why(pool_path):
+    with kvstore.open(pool_path) as pool:
+        pool.space(**IDENTITY).put(b"key", b"abc", durable=True)
+    with kvstore.open(pool_path, read_only=True) as pool:
+        space = pool.space(**IDENTITY)
+        (block,) = pool.blocks()
+        told = "the pool is read-only: it was opened with read_only"
+        for call in (lambda: space.put(b"other", b"abc"), lambda: pool.drop_block(block)):
+            with pytest.raises(errors.FencedError, match=told):
+                call()
+        assert str(space.put_many([b"other"], [b"abc"]).wait()[0].error) == told
+        assert str(space.delete([b"key"])[0].error) == told
+        assert pool.stats()["write_refusal"] == told
