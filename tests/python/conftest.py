@@ -23,6 +23,7 @@ from kvstore.testing import SimDisk
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from pool_fixtures import disk, pool_path, python, sim_pool, sim_space  # noqa: F401
 from python_support import IDENTITY, POOL, Arena
 
 
@@ -50,14 +51,6 @@ def skip_without_uring() -> None:
     problem = _core.uring_problem()
     if problem:
         pytest.skip(f"io_uring cannot be used here: {problem}")
-
-
-@pytest.fixture
-def pool_path(tmp_path: Path) -> str:
-    """A formatted pool in a file of this test's own, not open."""
-    path = str(tmp_path / "pool.img")
-    kvstore.format(path, **POOL)
-    return path
 
 
 @pytest.fixture(scope="session", params=["uring-file", "threads-file", "uring-loop", "sim"])
@@ -102,31 +95,6 @@ def file_space(file_pool: kvstore.Pool, request: pytest.FixtureRequest) -> kvsto
 
 
 @pytest.fixture
-def disk() -> Iterator[SimDisk]:
-    """A formatted simulated disk, not open. What is stuck at the end is let go."""
-    made = SimDisk(POOL["size"], seed=1)
-    kvstore.format(made.path, region_bytes=POOL["region_bytes"], min_block_bytes=POOL["min_block_bytes"])
-    yield made
-    made.clear_faults()
-    made.release_stuck()
-    made.remove()
-
-
-@pytest.fixture
-def sim_pool(disk: SimDisk) -> Iterator[kvstore.Pool]:
-    opened = kvstore.open(disk.path)
-    yield opened
-    disk.clear_faults()
-    disk.release_stuck()
-    opened.close()
-
-
-@pytest.fixture
-def sim_space(sim_pool: kvstore.Pool) -> kvstore.Space:
-    return sim_pool.space(**IDENTITY)
-
-
-@pytest.fixture
 def arena() -> Iterator[Callable[[int], Arena]]:
     """Return a function that makes arenas of n pages."""
     made: list[Arena] = []
@@ -138,22 +106,3 @@ def arena() -> Iterator[Callable[[int], Arena]]:
     yield make
     for one in made:
         one.close()
-
-
-@pytest.fixture
-def python() -> Callable[..., subprocess.Popen[str]]:
-    """Return a function that starts a child: Python source, and its ``sys.argv[1:]``."""
-    package_root = str(Path(kvstore.__file__).parent.parent)
-
-    def start(source: str, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-c", source, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=package_root,  # the first place where -c looks for modules
-            env={**os.environ, "PYTHONPATH": package_root},
-        )
-
-    return start
