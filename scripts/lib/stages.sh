@@ -41,7 +41,10 @@ stage_lint() {
 
 stage_cpp() { ctest_in "$KVSTORE_BUILD_DIR" cpp; }
 
-stage_python() { pytest_as python -m "not lmcache and not slow"; }
+stage_python() { pytest_as python -m "not lmcache and not slow" --ignore tests/reliability; }
+
+# Real faults of devices and processes; most of them need root.
+stage_faults() { pytest_as faults -m "not slow" tests/reliability; }
 
 stage_lmcache() {
   scripts/setup --lmcache

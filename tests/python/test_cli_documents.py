@@ -19,6 +19,7 @@ from kvstore.cli.dispatch import build_parser
 ROOT = Path(__file__).resolve().parents[2]
 METRICS = ROOT / "docs/metrics.md"
 FAULT_MODEL = ROOT / "docs/fault_model.md"
+FIELD_REPORTS = ROOT / "tests/reliability/README.md"
 
 
 def documented_metrics() -> set[str]:
@@ -54,13 +55,15 @@ def python_tests() -> set[str]:
     return {name for path in (ROOT / "tests").rglob("test_*.py") for name in expression.findall(path.read_text())}
 
 
-def test_every_test_of_the_fault_model_exists() -> None:
+@pytest.mark.parametrize("document", [FAULT_MODEL, FIELD_REPORTS], ids=lambda path: path.stem)
+def test_every_fault_of_the_tables_names_tests_that_exist(document: Path) -> None:
     named = set()
-    for line in FAULT_MODEL.read_text().splitlines():
-        if line.startswith("| ") and not line.startswith("| fault"):
+    for line in document.read_text().splitlines():
+        if line.startswith("| ") and line.count("|") > 3 and not line.startswith(("| fault", "| report")):
             tests = re.findall(r"`([\w.]+)`", line.split("|")[-2])
             assert tests, line
             named.update(tests)
+    assert len(named) > 20
     assert named - cxx_tests() - python_tests() == set()
 
 

@@ -18,6 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from pool_fixtures import disk, pool_path, python, sim_pool, sim_space  # noqa: F401
 from reliability_support import MIB, need_root, need_uring, run
 
+import kvstore
+
 
 @pytest.fixture
 def attach() -> Iterator[Callable[..., str]]:
@@ -77,3 +79,11 @@ def medium(request: pytest.FixtureRequest, tmp_path: Path, attach: Callable[...,
         return attach(str(backing), "--direct-io=on") if request.param == "loop" else str(backing)
 
     return make
+
+
+@pytest.fixture
+def file_pool_path(tmp_path: Path) -> str:
+    """A formatted pool in a file of this test's own, with regions of 4 MiB."""
+    path = str(tmp_path / "file_pool.img")
+    kvstore.format(path, size=192 * MIB, region_bytes=4 * MIB, min_block_bytes=4096)
+    return path
