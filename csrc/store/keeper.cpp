@@ -436,7 +436,7 @@ bool Keeper::write_bitmaps(Status& outcome) {
 
 void Keeper::hold_if_unknown(uint32_t number, const Status& status) {
   // I7: a metadata write past the time-out may land after whatever is written there next.
-  if (status.code() != Code::kTimeout || !KVS_RULE(I7_metadata_writes_may_be_unknown)) return;
+  if (status.code() != Code::kTimeout) return;
   catalog_.write_outcome_unknown(number);
   held_.push_back(number);
 }
