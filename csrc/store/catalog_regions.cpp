@@ -107,10 +107,9 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
     }
     wake = wake || stale;
     if (!stale && best == nullptr && !reclaim_possible_locked(device)) {
-      // Open regions of other sizes with nothing to do could still be sealed and reclaimed.
+      // Open regions of other sizes can still be sealed, when their writes have ended, and reclaimed.
       const bool sealable = std::any_of(state.open.begin(), state.open.end(), [&](uint32_t number) {
-        const Region& region = regions_[number];
-        return region.open->writes_in_flight == 0 && region.pins == 0 && region.unknown_writes == 0;
+        return regions_[number].pins == 0 && regions_[number].unknown_writes == 0;
       });
       if (!sealable) {
         std::erase(state.wanted, extent_bytes);

@@ -173,6 +173,29 @@ TEST_F(Space, APutIsBusyOnlyWhileEveryRegionIsPinned) {
   EXPECT_EQ(sim().put(key("again"), 120 * kKiB).status, ItemStatus::kStored);
 }
 
+TEST_F(Space, APutWaitsForARegionWhoseWritesHaveNotEnded) {
+  // Every region but the open one is pinned, and in that one a write is under way.
+  Name last;
+  KeyRef pinned;
+  for (int i = 0; i < 400 && sim().number("regions_free") != 0; ++i) {
+    last = key(std::to_string(i));
+    ASSERT_EQ(sim().put(last, 120 * kKiB).status, ItemStatus::kStored);
+    pinned = sim().ref(last);
+    sim().store().match_prefix({&pinned, 1}, true);
+  }
+  sim().store().unpin({&pinned, 1});  // the first in the last region
+  ASSERT_EQ(sim().number("regions_free"), 0);
+  sim().disk().add_rule(rule_of(SimFault::kStuck, IoOp::kWrite, sim().geometry().data_offset, UINT64_MAX));
+  auto under_way = sim().start_put({{key("under way"), 120 * kKiB}});
+  sim().run_idle();
+  auto wide = sim().start_put({{key("wide"), 200 * kKiB}});
+  sim().run_idle();
+  EXPECT_FALSE(wide.job->done());
+  sim().disk().release_stuck();
+  EXPECT_EQ(sim().finish(under_way)[0].status, ItemStatus::kStored);
+  EXPECT_EQ(sim().finish(wide)[0].status, ItemStatus::kStored);
+}
+
 // The victim a waiting put counted on is pinned before it is reclaimed: the put is told, it does not wait for ever.
 TEST_F(Space, AWaitingPutIsToldWhenTheLastVictimIsPinned) {
   std::vector<KeyRef> refs;

