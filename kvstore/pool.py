@@ -383,6 +383,10 @@ def _paths(paths: Paths) -> list[str]:
             raise TypeError(f"a path is a {type(text).__name__}, not a str")
         if not text or "\0" in text:
             raise ConfigError(f"{text!r} is not a path")
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"the path {text!r} is no UTF-8: use another name of the device") from None
     if len(_identities(texts)) != len(texts):
         raise ConfigError(f"a device is named twice in {texts}")
     return texts

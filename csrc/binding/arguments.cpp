@@ -21,7 +21,21 @@ std::string name_of_type(nb::handle object) {
   const nb::object name =
       nb::steal(PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())), "__name__"));
   if (!name.is_valid()) throw nb::python_error();
-  return nb::cast<nb::str>(name).c_str();
+  return message_text(name);
+}
+
+std::string message_text(nb::handle object) {
+  const nb::object text = nb::steal(PyObject_Str(object.ptr()));
+  const nb::object encoded =
+      nb::steal(text.is_valid() ? PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace") : nullptr);
+  char* data = nullptr;
+  Py_ssize_t bytes = 0;
+  if (!encoded.is_valid() || PyBytes_AsStringAndSize(encoded.ptr(), &data, &bytes) != 0) {
+    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw nb::python_error();  // such as Ctrl-C
+    PyErr_Clear();
+    return "(no text)";
+  }
+  return {data, static_cast<size_t>(bytes)};
 }
 
 namespace {
@@ -136,6 +150,19 @@ nb::object as_int(nb::handle object) {
 
 }  // namespace
 
+std::string parse_text(nb::handle object, const Where& where) {
+  if (PyUnicode_Check(object.ptr()) == 0) {
+    raise_type_error(where.text() + " is a " + name_of_type(object) + ", not a str");
+  }
+  Py_ssize_t bytes = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(object.ptr(), &bytes);
+  if (text == nullptr) {
+    PyErr_Clear();
+    raise_invalid(where.text() + " is '" + message_text(object) + "', which UTF-8 cannot hold");
+  }
+  return {text, static_cast<size_t>(bytes)};
+}
+
 uint64_t parse_u64(nb::handle object, const Where& where, uint64_t max) {
   const nb::object number = as_int(object);
   if (!number.is_valid()) {
@@ -145,8 +172,7 @@ uint64_t parse_u64(nb::handle object, const Where& where, uint64_t max) {
   const bool out_of_range = PyErr_Occurred() != nullptr;
   PyErr_Clear();
   if (out_of_range || value > max) {
-    const nb::str given(number);
-    raise_invalid(where.text() + " is " + given.c_str() + ", allowed are 0 to " + number_text(max));
+    raise_invalid(where.text() + " is " + message_text(number) + ", allowed are 0 to " + number_text(max));
   }
   return value;
 }
@@ -164,7 +190,7 @@ int32_t parse_i32(nb::handle object, const Where& where) {
   const bool out_of_range = PyErr_Occurred() != nullptr;
   PyErr_Clear();
   if (out_of_range || value < INT32_MIN || value > INT32_MAX) {
-    raise_invalid(where.text() + " is " + nb::str(number).c_str() + ", allowed are -2^31 to 2^31 - 1");
+    raise_invalid(where.text() + " is " + message_text(number) + ", allowed are -2^31 to 2^31 - 1");
   }
   return static_cast<int32_t>(value);
 }
@@ -196,7 +222,7 @@ uint64_t parse_duration_ns(nb::handle object, const char* name, double unit_ns, 
     raise_type_error(std::string(name) + " is a " + name_of_type(object) + ", not a number or None");
   }
   if (std::isnan(value) || value < 0) {
-    raise_invalid(std::string(name) + " is " + nb::str(object).c_str() + ", allowed are 0 and more");
+    raise_invalid(std::string(name) + " is " + message_text(object) + ", allowed are 0 and more");
   }
   const double ns = value * unit_ns;
   return ns >= 4e18 ? UINT64_MAX : static_cast<uint64_t>(ns);

@@ -29,6 +29,8 @@ struct Where {
 };
 
 std::string name_of_type(nb::handle object);
+// str(object) for a message, whatever that is: what UTF-8 cannot hold is escaped, and an error of str() is no error.
+std::string message_text(nb::handle object);
 std::string number_text(uint64_t number);  // 1,025
 
 // A list or tuple seen as such; other sequences and iterables are copied into a list first. Bytes and str are not
@@ -80,6 +82,8 @@ class Texts {
   std::vector<std::string_view> views_;
 };
 
+// A str, as UTF-8. A str may hold lone surrogates, which UTF-8 cannot: refused, as is what is no str.
+std::string parse_text(nb::handle object, const Where& where);
 uint64_t parse_u64(nb::handle object, const Where& where, uint64_t max = UINT64_MAX);
 int32_t parse_i32(nb::handle object, const Where& where);
 // How many at most; None: all.

@@ -41,9 +41,7 @@ std::string take_error_text() {
   const nb::object owned_type = nb::steal(type);
   const nb::object owned_value = nb::steal(value);
   const nb::object owned_traceback = nb::steal(traceback);
-  const nb::object text = nb::steal(PyObject_Str(owned_value.is_valid() ? value : type));
-  if (!text.is_valid()) throw nb::python_error();
-  return nb::cast<nb::str>(text).c_str();
+  return message_text(owned_value.is_valid() ? owned_value : owned_type);
 }
 
 [[noreturn]] void raise_device_memory(const std::string& place, const std::string& device) {
@@ -147,7 +145,7 @@ void Buffers::add_tensor(nb::handle object, const Where& where, Py_ssize_t segme
   if (device.is_valid()) {
     const nb::object type = attribute(device, "type");
     if (type.is_valid() && PyUnicode_CompareWithASCIIString(type.ptr(), "cpu") != 0) {
-      raise_device_memory(text, nb::str(device).c_str());
+      raise_device_memory(text, message_text(device));
     }
   }
   const nb::object is_contiguous = attribute(object, "is_contiguous");

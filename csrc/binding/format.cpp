@@ -61,7 +61,7 @@ store::FormatOptions parse_format_options(nb::dict given) {
   store::FormatOptions options;
   for (auto [key, value] : given) {
     if (value.is_none()) continue;
-    const std::string name = nb::cast<nb::str>(key).c_str();
+    const std::string name = parse_text(key, {"name of an option"});
     const Where where{name.c_str()};
     if (name == "region_bytes") {
       options.region_bytes = parse_u64(value, where);
@@ -74,7 +74,7 @@ store::FormatOptions parse_format_options(nb::dict given) {
     } else if (name == "force") {
       options.force = nb::cast<bool>(value);
     } else if (name == "device_kind") {
-      options.device_kind = nb::str(value).c_str();
+      options.device_kind = parse_text(value, where);
     } else {
       raise_type_error("format() has no option " + name);
     }

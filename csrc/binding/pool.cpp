@@ -21,14 +21,11 @@ namespace {
 constexpr uint64_t kFlushSliceNs = 100'000'000;
 
 store::Verify parse_verify(nb::handle value) {
-  if (PyUnicode_Check(value.ptr())) {
-    const std::string word = nb::cast<nb::str>(value).c_str();
-    if (word == "always") return store::Verify::kAlways;
-    if (word == "first_read") return store::Verify::kFirstRead;
-    if (word == "off") return store::Verify::kOff;
-  }
-  raise_invalid("verify is " + std::string(nb::str(nb::repr(value)).c_str()) +
-                ", allowed are 'always', 'first_read' and 'off'");
+  const std::string word = parse_text(value, {"verify"});
+  if (word == "always") return store::Verify::kAlways;
+  if (word == "first_read") return store::Verify::kFirstRead;
+  if (word == "off") return store::Verify::kOff;
+  raise_invalid("verify is '" + word + "', allowed are 'always', 'first_read' and 'off'");
 }
 
 const char* verify_word(store::Verify verify) {
@@ -53,7 +50,7 @@ uint32_t parse_u32(nb::handle value, const char* name) {
 bool set_option(store::StoreOptions& options, const std::string& name, nb::handle value) {
   const char* const n = name.c_str();
   if (name == "device_kind") {
-    options.device_kind = nb::str(value).c_str();
+    options.device_kind = parse_text(value, {n});
     if (options.device_kind != "auto" && options.device_kind != "uring" && options.device_kind != "threads") {
       raise_invalid("device_kind is '" + options.device_kind + "', allowed are 'auto', 'uring' and 'threads'");
     }
@@ -159,7 +156,7 @@ store::StoreOptions parse_store_options(nb::dict given) {
   store::StoreOptions options;
   for (auto [key, value] : given) {
     if (value.is_none()) continue;  // None: the default
-    const std::string name = nb::cast<nb::str>(key).c_str();
+    const std::string name = parse_text(key, {"name of an option"});
     if (!set_option(options, name, value)) raise_type_error("open() has no option " + name);
   }
   return options;

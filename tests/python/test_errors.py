@@ -12,6 +12,7 @@ import errno
 import os
 import pickle
 import random
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -289,6 +290,10 @@ def test_sizes_beyond_the_memory_of_the_machine_are_refused_by_name(pool_path, o
 @pytest.mark.parametrize(
     ("name", "call"),
     [
+        ("device_kind", lambda pool, space: kvstore.open("/nowhere", device_kind=5)),
+        ("device_kind", lambda pool, space: kvstore.format("/nowhere", device_kind=5)),
+        ("device_kind", lambda pool, space: kvstore.plan_format("/nowhere", device_kind=b"uring")),
+        ("verify", lambda pool, space: kvstore.open("/nowhere", verify=b"always")),
         ("wait_s", lambda pool, space: kvstore.open(pool.paths, wait_s="1")),
         ("wait_s", lambda pool, space: kvstore.open(pool.paths, wait_s=None)),
         ("timeout_s", lambda pool, space: pool.flush("1")),
@@ -311,6 +316,49 @@ def test_a_wrong_type_is_a_type_error_that_names_the_argument(file_pool, file_sp
     with pytest.raises(TypeError, match=rf"^{name} is a \w+, not"):
         call(file_pool, file_space)
     assert not file_pool.closed
+
+
+class Unspeakable(float):
+    """A number that cannot be shown: ``str()`` gives what UTF-8 cannot hold, or fails."""
+
+    def __str__(self) -> str:
+        if self < -1:
+            raise ValueError(self)
+        return "\ud800"
+
+
+@pytest.mark.parametrize("text", ["\udc80", "uring\ud800", "always\udfff"])
+def test_text_that_utf8_cannot_hold_is_refused_by_name(tmp_path, text):
+    path = str(tmp_path / "pool.img")
+    shown = re.escape(text.encode(errors="backslashreplace").decode())
+    for name, call in (
+        ("device_kind", lambda: kvstore.open(path, device_kind=text)),
+        ("device_kind", lambda: kvstore.format(path, size=64 * MIB, device_kind=text)),
+        ("device_kind", lambda: kvstore.plan_format(path, device_kind=text)),
+        ("verify", lambda: kvstore.open(path, verify=text)),
+        ("the path", lambda: kvstore.open(path + text)),
+        ("the path", lambda: kvstore.format([path + text], size=64 * MIB)),
+    ):
+        with pytest.raises(errors.ConfigError, match=rf"^{name} .*{shown}'"):
+            call()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_text_is_compared_whole_not_up_to_its_first_zero(tmp_path):
+    for options in ({"device_kind": "uring\0x"}, {"verify": "always\0x"}):
+        with pytest.raises(errors.ConfigError, match="allowed are"):
+            kvstore.open(str(tmp_path / "pool.img"), **options)
+
+
+def test_a_refusal_is_told_also_when_what_was_given_cannot_be_shown(tmp_path, file_space):
+    path = str(tmp_path / "other.img")
+    with pytest.raises(errors.ConfigError, match=r"pin_lease_s is \\ud800, allowed"):
+        kvstore.open(path, pin_lease_s=Unspeakable(-1))
+    with pytest.raises(errors.ConfigError, match=r"pin_lease_s is \(no text\), allowed"):
+        kvstore.open(path, pin_lease_s=Unspeakable(-2))
+    for name in ("tag", "priority"):
+        with pytest.raises(errors.ConfigError, match=rf"{name} is \(no text\), allowed"):
+            file_space.put_many([b"key"], [b"abc"], **{name: 10**5000})  # more digits than str() gives
 
 
 # ---- arguments ----
