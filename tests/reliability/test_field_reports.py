@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from oracle import IDENTITY
-from python_support import random_bytes
+from python_support import random_bytes, wait_until
 from reliability_support import MIB, PATIENCE_S, POOL, close_in_time
 
 import kvstore
@@ -138,8 +138,12 @@ def test_cancelling_twice_what_also_completes_leaves_no_count_negative(disk, sim
     for _ in range(2):
         job.cancel()
         space.unpin(keys)
-    while not job.done:
+
+    def is_done() -> bool:
         disk.release_stuck()
+        return job.done
+
+    wait_until(is_done, "the prefetch ends")
     job.cancel()
     space.unpin(keys)
     stats = sim_pool.stats()
@@ -193,8 +197,8 @@ def test_a_buffer_changed_while_its_put_runs_is_never_a_hit_of_neither(disk, sim
     buffer[:] = before
     disk.fault("stuck", op="write", times=1)
     job = space.put_many([b"key"], [buffer])
-    while not disk.stuck_count:
-        assert not job.done
+    wait_until(lambda: disk.stuck_count or job.done, "the write is stuck")
+    assert not job.done
     buffer[:] = after  # which the caller must not do before the job is done
     disk.release_stuck()
     assert statuses(job) == ["stored"]
