@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// KVS_RULE(I4_tail_alternates): one clause of a rule of ARCHITECTURE.md, at the place that keeps it.
+// KVS_RULE(I4_tails_alternate): one clause of a rule of ARCHITECTURE.md, at the place that keeps it.
 //
 // It is the constant true, and costs nothing. Only a build with KVSTORE_MUTATIONS, which scripts/mutate makes for
-// itself, asks the environment: in a process with KVS_MUTATE=I4_tail_alternates that clause is not kept, all others
+// itself, asks the environment: in a process with KVS_MUTATE=I4_tails_alternate that clause is not kept, all others
 // are. A test must then fail, the one that tests/cpp/store/mutations.txt names; a rule whose absence no test notices is
 // not tested. Never the only thing that a statement does: what is switched off is what the code would do without the
 // rule.

@@ -13,6 +13,7 @@
 #include "base/assert.h"
 #include "base/mutation.h"
 #include "store/catalog.h"
+#include "store/superblock_io.h"
 
 namespace kvstore::store {
 
@@ -424,10 +425,12 @@ std::optional<uint32_t> Catalog::take_victim_locked(DeviceState& state) {
 void Catalog::find_victims(uint16_t device) {
   constexpr uint32_t kRegionsAtOnce = 2048;
   constexpr uint32_t kVictimsMax = 64;
+  constexpr uint32_t kRegionsPerVictim = 64;
   const uint32_t region_count = devices_[device].geometry.region_count;
   const uint32_t first = first_region_[device];
-  // Of a small pool one at a time, so that the choice is exact; of a large one the 64th oldest is as good as any.
-  const size_t wanted = std::clamp(region_count / kVictimsMax, 1u, kVictimsMax);
+  // Of a small pool one at a time, so that the choice is exact; among thousands the oldest 64 are as good as each
+  // other.
+  const size_t wanted = std::clamp(region_count / kRegionsPerVictim, 1u, kVictimsMax);
   // One without a live block costs nobody a hit, however young it is.
   const auto better = [](const Victim& a, const Victim& b) {
     return a.empty != b.empty ? a.empty : a.last_use_tick < b.last_use_tick;
@@ -511,7 +514,7 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
 // ---- ownership -------------------------------------------------------------------------------------------------
 
 bool Catalog::claim_is_fresh_locked(const DeviceState& state) const {
-  return clock_.monotonic_ns() - state.confirmed_ns <= options_.heartbeat_ns + options_.heartbeat_ns / 2;
+  return clock_.monotonic_ns() - state.confirmed_ns <= claim_fresh_ns(options_.heartbeat_ns);
 }
 
 bool Catalog::claim_is_fresh(uint16_t device) {

@@ -59,6 +59,10 @@ Status Keeper::start() {
     auto io = setup_.make_io();
     const bool ok = io.ok();
     if (ok) io_ = std::move(io).value();
+    if (!ok) {
+      std::lock_guard lock(mutex_);
+      running_ = false;  // join_until() must not wait for a thread that never ran
+    }
     ready.set_value(io.status());
     if (ok) run();
   });
@@ -116,7 +120,8 @@ bool Keeper::turn() {
   // ours could destroy one of its regions' next life.
   heartbeat();
   // What is due waits while the claim cannot be read back, and fails when that takes too long, or it is lost.
-  claim_in_doubt_ = catalog_.writable().ok() && !still_ours().ok() && catalog_.writable().ok();
+  const Status claim = catalog_.writable().ok() ? still_ours() : Status();
+  claim_in_doubt_ = !claim.ok() && catalog_.writable().ok();  // lost for good: the store takes no writes any more
   if (claim_in_doubt_) return worked;
   if (flush_wanted || timer_due || catalog_.commit_is_due(setup_.device_number)) worked |= commit();
   Status deletes_durable;
@@ -414,10 +419,10 @@ bool Keeper::write_bitmaps(Status& outcome) {
     format::encode_bitmap(bitmap, header, {buffer.data(), geometry_.bitmap_bytes()});
     Status status = still_ours();
     if (status.ok()) {
+      add(counters_.bytes_written_metadata, geometry_.bitmap_bytes());
       status =
           io_->write(0, geometry_.bitmap_offset(region.id, region.bitmap_copy), buffer, geometry_.bitmap_bytes(), true);
     }
-    add(counters_.bytes_written_metadata, geometry_.bitmap_bytes());
     // I4: the other copy next time; after a failure this one again, for the other is the one known to be good.
     const bool other_next = status.ok() ? KVS_RULE(I4_bitmaps_alternate) : !KVS_RULE(I4_the_good_bitmap_is_spared);
     if (other_next) region.bitmap_copy ^= 1;
@@ -489,7 +494,7 @@ void Keeper::join_until(uint64_t until_ns) {
     if (until_ns == UINT64_MAX) {
       changed_.wait(lock, ended);
     } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(left_ns), ended)) {
-      io_->give_up();
+      if (io_) io_->give_up();
     }
   }
   thread_.join([this] { return io_ && io_->stuck_requests() != 0; });
@@ -502,7 +507,7 @@ Status Keeper::close(uint64_t until_ns) {
   // As in turn(). A claim that cannot be read says nothing, and is asked for again before the clean flag.
   if (now_ns - catalog_.confirmed_ns(setup_.device_number) > options_.heartbeat_ns) (void)confirm();
   catalog_.seal_all(setup_.device_number);
-  // Two rounds are enough: the first commits, the second seals what the first committed.
+  // The first round commits, the second seals what the first committed, the third writes what that marked dead.
   Status deletes_durable;
   for (int round = 0; round < 3; ++round) {
     commit();

@@ -360,7 +360,9 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
     const uint32_t number = catalog.region_number(device, RegionId{i});
     if (!catalog.region(number).open) continue;
     // One that cannot be sealed (a full disk under a sparse file) is read as it stands, and not reclaimed.
-    const bool sealed = !read_only && seal_recovered(catalog, superblock, *io, still_ours, clock, number).ok();
+    const Status seal = read_only ? Status() : seal_recovered(catalog, superblock, *io, still_ours, clock, number);
+    if (seal.code() == Code::kFenced) return seal;
+    const bool sealed = !read_only && seal.ok();
     if (!read_only && !sealed) catalog.region(number).quarantined_until_ns = UINT64_MAX;
     catalog.region(number).unsealed_on_device = !sealed;
     catalog.region(number).open.reset();

@@ -34,7 +34,7 @@ constexpr uint32_t kRecoveryThreads = 2;
 constexpr uint64_t kIndexBlocksMax = uint64_t{1} << 32;  // 256 GiB of index
 constexpr uint64_t kIndexBytesPerBlock = 64;
 constexpr uint64_t kIoTimeoutNsMin = 10'000'000;
-constexpr uint64_t kEpochMax = (uint64_t{1} << 24) - 1;  // write_seq is epoch << 40 | n
+constexpr int kClaimRounds = 3;  // of a pool whose members somebody else claims too
 constexpr uint64_t kCloseStepNs = 1'000'000;
 constexpr uint64_t kCancelGraceNs = 100'000'000;  // for what was canceled, and callers inside, to end
 constexpr uint64_t kTrimFromBytes = 16 * kMiB;
@@ -149,16 +149,26 @@ Status claim_pool(StoreCore& core) {
   claim.host = core.options.host == format::Uuid{} ? host_uuid() : core.options.host;
   core.random->fill(claim.nonce.data(), claim.nonce.size());
   claim.heartbeat_ns = core.options.heartbeat_ns;
-  uint64_t epoch = 0;
-  for (const format::Superblock& superblock : core.superblocks) epoch = std::max(epoch, superblock.owner.epoch);
-  for (uint16_t i = 0; i < core.devices.size(); ++i) {
-    // One epoch for the whole pool, so that write_seq orders copies of a block on different devices.
-    core.superblocks[i].owner.epoch = epoch;
-    KVS_ASSIGN(auto io, core.make_io(i));
-    core.confirmed_ns.push_back(core.clock->monotonic_ns());  // before it waits, if it does: then it is not fresh
-    KVS_ASSIGN(core.superblocks[i], claim_device(*io, 0, core.superblocks[i], claim, *core.clock));
+  core.confirmed_ns.resize(core.devices.size());
+  for (const format::Superblock& superblock : core.superblocks) {
+    claim.above_epoch = std::max(claim.above_epoch, superblock.owner.epoch);
   }
-  return {};
+  // One epoch for the whole pool, so that write_seq orders copies of a block on different devices. A member that
+  // somebody else was claiming too gets a higher one: then those before it are claimed again.
+  for (int round = 0; round < kClaimRounds; ++round) {
+    for (uint16_t i = 0; i < core.devices.size(); ++i) {
+      if (core.superblocks[i].owner == format::OwnerRecord{claim.above_epoch + 1, claim.host, claim.nonce}) continue;
+      KVS_ASSIGN(auto io, core.make_io(i));
+      core.confirmed_ns[i] = core.clock->monotonic_ns();  // before it waits, if it does: then it is not fresh
+      KVS_ASSIGN(core.superblocks[i], claim_device(*io, 0, core.superblocks[i], claim, *core.clock));
+      claim.above_epoch = std::max(claim.above_epoch, core.superblocks[i].owner.epoch - 1);
+    }
+    const bool one_epoch = std::all_of(core.superblocks.begin(), core.superblocks.end(), [&](const auto& superblock) {
+      return superblock.owner.epoch == claim.above_epoch + 1;
+    });
+    if (one_epoch) return {};
+  }
+  return Status(Code::kFenced, "other openers keep claiming members of the pool");
 }
 
 // As many blocks as a full pool holds: of the mean extent found, or of min_block_bytes while it is empty.
@@ -290,7 +300,7 @@ Result<std::unique_ptr<device::BlockingIo>> StoreCore::make_io(uint16_t device) 
 
 Status StoreCore::still_ours(uint16_t device) {
   const uint64_t now_ns = clock->monotonic_ns();
-  if (options.read_only || now_ns - confirmed_ns[device] <= options.heartbeat_ns + options.heartbeat_ns / 2) return {};
+  if (options.read_only || now_ns - confirmed_ns[device] <= claim_fresh_ns(options.heartbeat_ns)) return {};
   KVS_ASSIGN(auto io, make_io(device));
   KVS_TRY(confirm_ownership(*io, 0, superblocks[device].geometry.device_bytes, superblocks[device].owner));
   confirmed_ns[device] = now_ns;

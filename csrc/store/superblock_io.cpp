@@ -71,10 +71,29 @@ std::string identity_text(const std::string& text, size_t characters_max) {
   return cleaned;
 }
 
+// A superblock copy as it is on the device; no bytes when it cannot be read.
+struct CopyBytes {
+  AlignedBuffer page;
+  bool readable = false;
+  bool operator==(const CopyBytes& other) const {
+    if (!readable || !other.readable) return readable == other.readable;
+    return std::memcmp(page.data(), other.page.data(), kPageBytes) == 0;
+  }
+};
+
+CopyBytes read_copy(device::BlockingIo& io, uint16_t device_index, uint64_t offset_bytes) {
+  CopyBytes copy{AlignedBuffer(kPageBytes)};
+  copy.readable = io.read(device_index, offset_bytes, copy.page, kPageBytes).ok();
+  return copy;
+}
+
 // What the copies just read say, or `otherwise`: they were judged when the store was found, a moment ago.
-Superblock superblock_of(const std::array<AlignedBuffer, kSuperblockCopies>& pages, const Superblock& otherwise) {
+Superblock superblock_of(const std::array<CopyBytes, kSuperblockCopies>& read, const Superblock& otherwise) {
   std::array<format::CopyRead, kSuperblockCopies> copies;
-  for (uint32_t i = 0; i < kSuperblockCopies; ++i) copies[i] = {true, page_of(pages[i])};
+  for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    copies[i].readable = read[i].readable;
+    if (read[i].readable) copies[i].page = page_of(read[i].page);
+  }
   Quorum quorum = format::choose_superblock(copies);
   const bool ours = quorum.verdict == QuorumVerdict::kOk && quorum.superblock.store_uuid == otherwise.store_uuid;
   return ours ? std::move(quorum.superblock) : otherwise;
@@ -190,23 +209,20 @@ Result<Superblock> claim_device(device::BlockingIo& io, uint16_t device_index, S
                                                   static_cast<unsigned long long>(unknown)));
   }
   // What each copy is before we write it. One that changes meanwhile is another opener's: then both have to wait.
-  std::array<AlignedBuffer, kSuperblockCopies> before;
+  std::array<CopyBytes, kSuperblockCopies> before;
   const auto offsets = superblock.geometry.superblock_offsets();
-  for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
-    before[i] = AlignedBuffer(kPageBytes);
-    (void)io.read(device_index, offsets[i], before[i], kPageBytes);  // unreadable now and when it is written: unchanged
-  }
+  for (uint32_t i = 0; i < kSuperblockCopies; ++i) before[i] = read_copy(io, device_index, offsets[i]);
   const Superblock found = superblock_of(before, superblock);
   bool contended = !superblock.clean && superblock.owner.host != options.host;
   contended = contended || found.owner != superblock.owner || found.clean != superblock.clean;
   const auto unchanged = [&](uint32_t copy) {
-    AlignedBuffer now(kPageBytes);
-    (void)io.read(device_index, offsets[copy], now, kPageBytes);
-    if (std::memcmp(now.data(), before[copy].data(), kPageBytes) == 0) return Status();
+    if (read_copy(io, device_index, offsets[copy]) == before[copy]) return Status();
     return Status(Code::kStale, "another opener is claiming the device");
   };
   superblock.sequence = std::max(superblock.sequence, found.sequence);
-  superblock.owner = {std::max(superblock.owner.epoch, found.owner.epoch) + 1, options.host, options.nonce};
+  const uint64_t epoch = std::max({superblock.owner.epoch, found.owner.epoch, options.above_epoch}) + 1;
+  if (epoch > kEpochMax) return Status(Code::kUnsupported, "the store was opened 16 million times: format it anew");
+  superblock.owner = {epoch, options.host, options.nonce};
   superblock.clean = false;
   superblock.opened_seconds = clock.wall_seconds();
   Status written = update_superblock(io, device_index, superblock, contended ? MayWriteCopy() : unchanged);
@@ -218,7 +234,7 @@ Result<Superblock> claim_device(device::BlockingIo& io, uint16_t device_index, S
   KVS_TRY(std::move(written));
   // On one host O_EXCL and the file lock have settled it. A host that cannot see them gets time to notice our record
   // (it re-reads once a period, and then goes offline), and so does another contender.
-  if (contended) clock.sleep_ns(2 * options.heartbeat_ns);
+  if (contended) clock.sleep_ns(contender_wait_ns(options.heartbeat_ns));
   KVS_TRY(confirm_ownership(io, device_index, superblock.geometry.device_bytes, superblock.owner));
   return superblock;
 }

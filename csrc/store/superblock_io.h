@@ -45,12 +45,21 @@ Status update_superblock(device::BlockingIo& io, uint16_t device_index, format::
 // Claims the device for this opening: raises the epoch and stores the record before any other write. After an
 // unclean close by another host, or when another claim is seen at the same time: writes the record, waits two heartbeat
 // periods, re-reads, and wins only if unchanged. Of two that claim a closed store at once at most one does not wait.
-// kFenced: somebody else won. kUnsupported: a ro_compat flag forbids this build to write.
+// kFenced: somebody else won. kUnsupported: a ro_compat flag forbids this build to write, or epochs are used up.
 struct ClaimOptions {
   format::Uuid host{};
   format::Uuid nonce{};
   uint64_t heartbeat_ns = 1'000'000'000;
+  uint64_t above_epoch = 0;  // the claim's is higher than this one, too
 };
+
+// How long a claim that was read back is good for, and how long a contender waits. The first must be the shorter: who
+// has not looked for that long does not write, and so has stopped when the other begins.
+constexpr uint64_t claim_fresh_ns(uint64_t heartbeat_ns) { return heartbeat_ns + heartbeat_ns / 2; }
+constexpr uint64_t contender_wait_ns(uint64_t heartbeat_ns) { return 2 * heartbeat_ns; }
+static_assert(claim_fresh_ns(1'000'000'000) < contender_wait_ns(1'000'000'000));
+
+inline constexpr uint64_t kEpochMax = (uint64_t{1} << 24) - 1;  // write_seq is epoch << 40 | n
 Result<format::Superblock> claim_device(device::BlockingIo& io, uint16_t device_index, format::Superblock superblock,
                                         const ClaimOptions& options, Clock& clock);
 

@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "store/sim_harness.h"
 
 namespace kvstore::store {
@@ -21,6 +23,7 @@ Name key(const std::string& text) { return {text, "", 0}; }
 struct Trouble {
   bool polls_fail = false;
   bool refuses = false;
+  std::atomic<int> queues_left{1'000'000};  // that can still be made
 };
 
 class TroubledQueue final : public device::IoQueue {
@@ -46,11 +49,12 @@ class TroubledQueue final : public device::IoQueue {
 // All queues of the device are in trouble together, as they are where the kernel refuses.
 class TroubledDevice final : public device::Device {
  public:
-  TroubledDevice(std::unique_ptr<device::Device> device, const Trouble& trouble)
+  TroubledDevice(std::unique_ptr<device::Device> device, Trouble& trouble)
       : device_(std::move(device)), trouble_(trouble) {}
   const device::DeviceInfo& info() const override { return device_->info(); }
   Result<std::unique_ptr<device::IoQueue>> make_queue(std::span<device::Device* const>,
                                                       const device::QueueOptions& options) override {
+    if (trouble_.queues_left-- <= 0) return Status(Code::kUnsupported, "no further ring", ENOMEM);
     device::Device* const devices[] = {device_.get()};
     KVS_ASSIGN(auto queue, device_->make_queue(devices, options));
     return std::unique_ptr<device::IoQueue>(std::make_unique<TroubledQueue>(std::move(queue), trouble_));
@@ -58,7 +62,7 @@ class TroubledDevice final : public device::Device {
 
  private:
   std::unique_ptr<device::Device> device_;
-  const Trouble& trouble_;
+  Trouble& trouble_;
 };
 
 class QueueTrouble : public ::testing::Test {
@@ -91,7 +95,7 @@ class QueueTrouble : public ::testing::Test {
   }
   // The disk of the next opening: what is stuck in it lands, late.
   void open_again() {
-    trouble_ = {};
+    trouble_.polls_fail = trouble_.refuses = false;
     store_.reset();
     sim_.crash(true);
     sim_.reopen_and_judge();
@@ -152,6 +156,27 @@ TEST_F(QueueTrouble, ARequestThatTheQueueDoesNotTakeIsAnErrorOfItsItem) {
   EXPECT_TRUE(target.holds(key("a"), 1, 0, 100'000));
   EXPECT_TRUE(store_->close(1'000'000'000).ok());
   open_again();
+}
+
+// Whichever thread it was for: that of an engine, of a keeper, of recovery.
+TEST_F(QueueTrouble, AQueueThatCannotBeMadeEndsTheOpeningWithItsReason) {
+  ASSERT_TRUE(store_->close(1'000'000'000).ok());
+  store_.reset();
+  for (int queues = 0; queues < 50; ++queues) {
+    trouble_.queues_left = queues;
+    std::vector<std::unique_ptr<device::Device>> devices;
+    devices.push_back(
+        std::make_unique<TroubledDevice>(device::make_sim_device(sim_.disk(), {}, system_clock()), trouble_));
+    auto opened = Store::open_devices(std::move(devices), StoreOptions{});
+    if (opened.ok()) {
+      EXPECT_GE(queues, 4) << "at least: the superblock, the claim, an engine, a keeper";
+      EXPECT_TRUE(opened.value()->close(1'000'000'000).ok());
+      return;
+    }
+    EXPECT_EQ(opened.status().code(), Code::kUnsupported) << queues << ": " << opened.status().to_string();
+    EXPECT_EQ(opened.status().io_errno(), ENOMEM);
+  }
+  FAIL() << "50 queues were not enough";
 }
 
 }  // namespace

@@ -234,6 +234,16 @@ TEST_F(Opening, OptionsOutOfRangeAreRefusedByName) {
   EXPECT_NE(refusal([](StoreOptions& options) { options.io_timeout_ns = 1; }).find("io_timeout"), std::string::npos);
 }
 
+// write_seq orders copies of a block on different members.
+TEST_F(Opening, MembersOfUnequalEpochsAreClaimedWithOneAndNobodyWaits) {
+  SimStore sim(pool_of(2));
+  rewrite_superblock(sim, [](format::Superblock& superblock) { superblock.owner.epoch = 9; });
+  const uint64_t before_ns = sim.clock().monotonic_ns();
+  ASSERT_TRUE(sim.open().ok());
+  EXPECT_LT(sim.clock().monotonic_ns() - before_ns, 1'000'000'000u);
+  for (const format::Superblock& superblock : sim.store().superblocks()) EXPECT_EQ(superblock.owner.epoch, 10u);
+}
+
 // write_seq is made of it: one more would order later copies of a block before earlier ones.
 TEST_F(Opening, AnEpochBeyondTheLastIsRefused) {
   SimStore sim(pool_of(1));

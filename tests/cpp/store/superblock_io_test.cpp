@@ -279,6 +279,14 @@ ClaimOptions host(uint8_t id, uint8_t nonce) {
   return options;
 }
 
+TEST_F(SuperblockIo, AReadThatHangsDuringAClaimCostsThatCopyOnly) {
+  write_store();
+  disk_->add_rule(rule_at(SimFault::kStuck, IoOp::kRead, kOffsets[1], kEveryTime));
+  const Result<Superblock> claimed = claim_device(io(), 0, stored_, host(0xa, 1), clock_);
+  ASSERT_TRUE(claimed.ok()) << claimed.status().to_string();
+  EXPECT_TRUE(confirm_ownership(io(), 0, stored_.geometry.device_bytes, claimed.value().owner).ok());
+}
+
 TEST_F(SuperblockIo, AClaimRaisesTheEpochAndMarksTheStoreUnclean) {
   write_store();
   CountingClock clock;
