@@ -68,13 +68,14 @@ bool crash_once(const SimSetup& setup, const Scenario& scenario, uint64_t stop_a
 
 CrashLoopResult crash_at_every_operation(const SimSetup& setup, const Scenario& scenario) {
   CrashLoopResult result;
-  for (uint64_t n = 1; n < kOperationsMax; ++n) {
+  for (uint64_t n = 1; n < kOperationsMax; n += case_stride()) {
     SimSetup seeded = setup;
     seeded.seed = setup.seed * 100'000 + n;
     const bool finished = crash_once(seeded, scenario, n, How::kCacheKept, result.recoveries_cut);
     crash_once(seeded, scenario, n, How::kCacheLost, result.recoveries_cut);
     crash_once(seeded, scenario, n, How::kRecoveryToo, result.recoveries_cut);
     result.operations = n;
+    ++result.stops;
     if (finished || ::testing::Test::HasFailure()) return result;
   }
   ADD_FAILURE() << "the scenario never ends";

@@ -18,7 +18,8 @@ namespace kvstore::store {
 using Scenario = std::function<void(SimStore&)>;
 
 struct CrashLoopResult {
-  uint64_t operations = 0;      // of the scenario, that is at how many it was stopped
+  uint64_t operations = 0;      // of the scenario
+  uint64_t stops = 0;           // at how many of them it was stopped: all, but for KVS_STRIDE
   uint64_t recoveries_cut = 0;  // openings that did not live to their end
 };
 CrashLoopResult crash_at_every_operation(const SimSetup& setup, const Scenario& scenario);

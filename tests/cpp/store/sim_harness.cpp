@@ -6,6 +6,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <stdexcept>
@@ -182,6 +183,11 @@ device::SimRule rule_of(device::SimFault fault, std::optional<device::IoOp> op, 
   rule.skip = skip;
   rule.value = value;
   return rule;
+}
+
+uint64_t case_stride() {
+  const char* const text = std::getenv("KVS_STRIDE");
+  return text == nullptr ? 1 : std::max<uint64_t>(std::strtoull(text, nullptr, 10), 1);
 }
 
 SimStore::SimStore(const SimSetup& setup) : setup_(setup), random_(setup.seed) {

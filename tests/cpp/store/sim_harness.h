@@ -108,6 +108,10 @@ struct SimTotals {
   uint64_t crashes = 0;
 };
 
+// KVS_STRIDE=n: tests that take all of many cases take every n-th. For sanitizers, under which a case costs fifteen
+// times as much.
+uint64_t case_stride();
+
 class SimStore {
  public:
   static constexpr uint32_t kSpaces = 3;

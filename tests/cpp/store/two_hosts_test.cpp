@@ -138,7 +138,7 @@ TEST_P(TwoHostsRun, NoOrderOfTheirOperationsMakesTwoWritersOrAWrongByte) {
   for (uint32_t first = 0; first < 2; ++first) {
     const uint64_t operations = run_schedule(GetParam(), {}, first, late_writes);
     for (const uint64_t pause_ns : {uint64_t{0}, kPauseNs}) {
-      for (uint64_t i = 0; i < operations; ++i) {
+      for (uint64_t i = 0; i < operations; i += case_stride()) {
         const uint64_t more = run_schedule(GetParam(), {{i, pause_ns}}, first, late_writes);
         ++schedules;
         for (uint64_t j = i + 1; pairs && j < std::min(more, i + kNear); ++j, ++schedules) {
@@ -155,7 +155,7 @@ TEST_P(TwoHostsRun, NoOrderOfTheirOperationsMakesTwoWritersOrAWrongByte) {
 TEST_P(TwoHostsRun, SeededSchedulesThatBreakOffOften) {
   const uint64_t count = std::getenv("KVSTORE_TEST_LONG") != nullptr ? 5000 : 150;
   uint64_t late_writes = 0;
-  for (uint64_t seed = 1; seed <= count; ++seed) {
+  for (uint64_t seed = 1; seed <= count; seed += case_stride()) {
     SeededRandom random(seed);
     Schedule schedule;
     for (uint64_t breaks = 2 + random.below(6); breaks > 0; --breaks) {
