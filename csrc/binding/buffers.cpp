@@ -54,6 +54,16 @@ std::string take_error_text() {
   raise_invalid(place + " is not contiguous: pass a C-contiguous copy, or its contiguous parts as a list of segments");
 }
 
+// Whether a struct format has the letter O, outside of the names of its fields, which stand between colons.
+bool holds_objects(const char* format) {
+  bool in_name = false;
+  for (const char* c = format; c != nullptr && *c != '\0'; ++c) {
+    if (*c == ':') in_name = !in_name;
+    if (*c == 'O' && !in_name) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Buffers::Block Buffers::add(nb::handle object, Access access, const Where& where) {
@@ -124,9 +134,18 @@ void Buffers::add_pointer(nb::handle pair, const Where& where, Py_ssize_t segmen
 }
 
 void Buffers::add_export(nb::handle object, Access access, const Where& where, Py_ssize_t segment) {
-  // Without PyBUF_FORMAT, so that numpy exports types that have no format letter (bfloat16, datetime64).
   Py_buffer& view = exports_.emplace_back();
-  if (PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES) != 0) {
+  bool given = PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES | PyBUF_FORMAT) == 0;
+  if (!given) {
+    // numpy has types without a format letter (bfloat16, datetime64), and exports them when not asked for one.
+    PyErr_Clear();
+    given = PyObject_GetBuffer(object.ptr(), &view, PyBUF_STRIDES) == 0;
+  }
+  if (given && holds_objects(view.format)) {
+    raise_type_error(place(where, segment) + " (" + name_of_type(object) +
+                     ") holds Python objects: their addresses are no bytes to store, and none to overwrite");
+  }
+  if (!given) {
     exports_.pop_back();
     const std::string why = take_error_text();
     raise_invalid(place(where, segment) + " (" + name_of_type(object) + ") gives no plain memory: " + why);

@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <future>
 
@@ -508,18 +509,22 @@ void Engine::finish_piece(Piece& piece) {
   const bool is_put = item.job->kind() == JobKind::kPut;
   // I6: also of a put that was canceled.
   const bool counts = item.failure == Code::kOk || KVS_RULE(I6_a_canceled_write_that_fails_seals);
-  if (piece.outcome == device::IoOutcome::kFailed && counts) item.device_failed = true;
+  // EFAULT is the caller's memory, unmapped or protected: the device was not asked, and nothing of it is to blame.
+  const bool bad_memory = piece.request.result == -EFAULT;
+  if (piece.outcome == device::IoOutcome::kFailed && counts && !bad_memory) item.device_failed = true;
   if (piece.outcome == device::IoOutcome::kFailed && item.failure == Code::kOk) {
     const int64_t result = piece.request.result;
-    item.failure = Code::kIo;
+    item.failure = bad_memory ? Code::kInvalid : Code::kIo;
     item.failure_errno = result < 0 ? static_cast<int>(-result) : EIO;
     item.failure_text = format_text("%s failed: region %u slot %u of %s (offset %llu, %llu bytes): %s",
                                     is_put ? "write" : "read", item.place.region_id.value, item.place.slot.value,
                                     setup_.devices[piece.request.device_index]->info().path.c_str(),
                                     static_cast<unsigned long long>(piece.request.offset_bytes),
                                     static_cast<unsigned long long>(piece.transfer_bytes),
-                                    result < 0 ? std::strerror(item.failure_errno) : "stopped short");
-    add(is_put ? counters_.write_errors : counters_.read_errors);
+                                    bad_memory   ? "the memory given cannot be used (EFAULT): is all of it mapped?"
+                                    : result < 0 ? std::strerror(item.failure_errno)
+                                                 : "stopped short");
+    if (!bad_memory) add(is_put ? counters_.write_errors : counters_.read_errors);
   }
   if (item.failure == Code::kOk && !(item.retired && KVS_RULE(I11_nothing_is_copied_after_the_deadline))) {
     is_put ? finish_write_piece(piece) : finish_read_piece(piece);

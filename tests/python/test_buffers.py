@@ -331,3 +331,38 @@ def test_a_bytearray_cannot_be_resized_while_its_job_runs(disk, sim_pool):
 
 def test_public_types_are_exported():
     assert kvstore.Buffer is not None
+
+
+@pytest.mark.parametrize(
+    "objects",
+    [
+        np.array([{}], dtype=object),
+        np.zeros(1, dtype=[("Offset", "i4"), ("thing", "O")]),
+        (ctypes.py_object * 1)(5),
+    ],
+    ids=["array", "structured", "ctypes"],
+)
+def test_memory_that_holds_python_objects_is_refused(space, objects):
+    with pytest.raises(TypeError, match="holds Python objects"):
+        space.put(b"objects", objects)
+    space.put(b"bytes", b"\x01" * 8)
+    with pytest.raises(TypeError, match="holds Python objects"):
+        space.get(b"bytes", objects)
+
+
+def test_a_field_whose_name_has_an_o_is_memory_like_any_other(space):
+    given = np.zeros(2, dtype=[("Offset", "i4"), ("O", "f4")])
+    assert space.put(b"named", given).status == "stored"
+
+
+def test_memory_that_cannot_be_touched_is_the_callers_error_and_not_the_devices(file_pool, arena):
+    space = file_pool.space(engine="test")
+    guard = (arena(1).base + PAGE, PAGE)
+    before = file_pool.stats()
+    for number in range(20):
+        with pytest.raises(kvstore.ConfigError, match="EFAULT"):
+            space.put(b"bad %d" % number, guard)
+    assert space.put(b"good", b"x").status == "stored"
+    after = file_pool.stats()
+    assert after["write_errors"] == before["write_errors"]
+    assert after["write_failures"] == before["write_failures"]
