@@ -201,6 +201,7 @@ void Engine::take_inbox() {
       if (!stores && item->job->deadline_at_ns() != UINT64_MAX) {
         // I11: it may have to answer before its device does.
         item->staged = KVS_RULE(I11_reads_with_a_deadline_are_staged);
+        item->deadline_place = deadlines_.size();
         deadlines_.push_back(item);
       }
     }
@@ -364,10 +365,27 @@ bool Engine::may_go_on(Item& item) {
   return false;
 }
 
+void Engine::take_off(std::deque<Item*>& list, Item& item) {
+  if (!std::exchange(item.queued, false)) return;
+  // Nearly always the first.
+  if (list.front() == &item) {
+    list.pop_front();
+  } else {
+    std::erase(list, &item);
+  }
+}
+
+void Engine::forget_deadline(Item& item) {
+  if (item.deadline_place == Item::kNoDeadline) return;
+  deadlines_.back()->deadline_place = item.deadline_place;
+  deadlines_[item.deadline_place] = deadlines_.back();
+  deadlines_.pop_back();
+  item.deadline_place = Item::kNoDeadline;
+}
+
 void Engine::refuse_put(Item& item, const Status& why) {
   JobRef keep(item.job);
-  item.queued = false;
-  std::erase(stores_, &item);
+  take_off(stores_, item);
   catalog_.fail_put(item, false, false, why.code(), why.io_errno(), why.message());
   end_item(item);
 }
@@ -422,13 +440,7 @@ bool Engine::submit_next_piece(Item& item, bool is_store) {
   item.next_byte += piece.byte_count;
   ++item.pieces_in_flight;
   if (item.next_byte >= item.end_byte) {
-    std::deque<Item*>& list = is_store ? stores_ : loads_;
-    if (list.front() == &item) {
-      list.pop_front();
-    } else {
-      std::erase(list, &item);
-    }
-    item.queued = false;
+    take_off(is_store ? stores_ : loads_, item);
   }
   if (!loads_.empty() && !stores_.empty()) {
     (is_store ? contended_store_bytes_ : contended_load_bytes_) += piece.transfer_bytes;
@@ -530,10 +542,7 @@ void Engine::finish_piece(Piece& piece) {
     is_put ? finish_write_piece(piece) : finish_read_piece(piece);
   }
   --item.pieces_in_flight;
-  if (item.failure != Code::kOk && item.queued) {
-    std::erase(is_put ? stores_ : loads_, &item);
-    item.queued = false;
-  }
+  if (item.failure != Code::kOk) take_off(is_put ? stores_ : loads_, item);
   JobRef keep(item.job);
   free_piece(piece);
   if (item.pieces_in_flight <= (KVS_RULE(I8_after_the_last_piece) ? 0 : 1) && !item.queued) item_pieces_done(item);
@@ -676,7 +685,7 @@ void Engine::end_item(Item& item) {
   item.phase = ItemPhase::kFinished;
   if (item.job->kind() != JobKind::kPut) {
     queued_load_bytes_.fetch_sub(item.payload_bytes, std::memory_order_relaxed);
-    if (!deadlines_.empty()) std::erase(deadlines_, &item);
+    forget_deadline(item);
   }
   if (busy_items_.fetch_sub(1, std::memory_order_acq_rel) == 1 && busy_since_ns_ != 0) {
     const uint64_t elapsed_ns = clock_.monotonic_ns() - busy_since_ns_;
@@ -698,11 +707,26 @@ void Engine::apply_cancels() {
   }
   for (Cancel& cancel : cancels) {
     auto* job = static_cast<BatchJob*>(cancel.job.get());
+    // Those that wait, in one pass: item by item a large batch would hold up everybody else for seconds.
+    std::vector<Item*> waiting;
+    for (std::deque<Item*>* list : {&loads_, &stores_}) {
+      std::erase_if(*list, [&](Item* item) {
+        if (item->job != job || (cancel.item >= 0 && cancel.item != item->number)) return false;
+        waiting.push_back(item);
+        return true;
+      });
+    }
+    for (Item* item : waiting) {
+      item->queued = false;
+      add(counters_.canceled);
+      end_early(*item, Status(Code::kCanceled, "canceled by the caller"));
+    }
     for (Item& item : job->items()) {
       if (cancel.item >= 0 && cancel.item != item.number) continue;
       if (local(item.place.device) >= setup_.devices.size()) continue;  // another engine's to read
       if (item.phase == ItemPhase::kFinished || item.retired) continue;
-      if (!item.queued && item.pieces_in_flight == 0) continue;  // not handed over
+      if (item.pieces_in_flight == 0) continue;       // not handed over
+      if (item.failure == Code::kCanceled) continue;  // just now
       add(counters_.canceled);
       end_early(item, Status(Code::kCanceled, "canceled by the caller"));
     }
@@ -712,8 +736,7 @@ void Engine::apply_cancels() {
 // Ends an item before its last piece was submitted; with pieces in flight it ends with the last of those.
 void Engine::end_early(Item& item, const Status& why) {
   const bool is_put = item.job->kind() == JobKind::kPut;
-  if (item.queued) std::erase(is_put ? stores_ : loads_, &item);
-  item.queued = false;
+  take_off(is_put ? stores_ : loads_, item);
   item.failure = why.code();
   item.failure_errno = why.io_errno();
   item.failure_text = why.message();
@@ -739,16 +762,18 @@ void Engine::check_times() {
   const uint64_t now_ns = clock_.monotonic_ns();
   if (now_ns < next_time_check_ns_) return;
   next_time_check_ns_ = now_ns + kTimeCheckNs / 4;
-  for (size_t i = 0; i < deadlines_.size();) {
-    Item& item = *deadlines_[i];
-    if (item.job->deadline_at_ns() > now_ns) {
-      ++i;
-      continue;
-    }
+  std::vector<Item*> late;
+  for (Item* item : deadlines_) {
+    if (item->job->deadline_at_ns() <= now_ns) late.push_back(item);
+  }
+  if (!late.empty()) {
+    std::erase_if(loads_, [&](const Item* item) { return item->job->deadline_at_ns() <= now_ns; });
+  }
+  for (Item* one : late) {
     // I11: the wait ends, the pieces do not: they are in staging of ours and go back to it when they complete.
+    Item& item = *one;
     JobRef keep(item.job);
-    std::erase(deadlines_, &item);
-    if (item.queued) std::erase(loads_, &item);
+    forget_deadline(item);
     item.queued = false;
     item.retired = true;
     add(counters_.deadline_misses);

@@ -85,6 +85,8 @@ class Engine {
   bool submit_next_piece(Item& item, bool is_store);
   bool prepare_put(Item& item);
   bool may_go_on(Item& item);
+  void take_off(std::deque<Item*>& list, Item& item);
+  void forget_deadline(Item& item);
   void refuse_put(Item& item, const Status& why);
   void send(Piece& piece);
   void collect(std::span<device::IoRequest*> completed);

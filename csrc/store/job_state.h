@@ -56,6 +56,8 @@ struct Item {
   bool retired = false;        // engine: result given, pieces of it still in the kernel (staging only)
   bool staged = false;         // every piece through staging
   bool device_failed = false;  // a write of it failed
+  static constexpr size_t kNoDeadline = SIZE_MAX;
+  size_t deadline_place = kNoDeadline;  // engine: in its list of items with a deadline
   uint8_t meta_bytes = 0;
   uint16_t space_index = 0;  // in its region's dictionary
   uint16_t salt_index = format::kNoSalt;
