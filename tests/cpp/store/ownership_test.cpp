@@ -60,7 +60,8 @@ TEST_F(Ownership, AnOwnerThatWasReplacedGoesOfflineWithinAHeartbeat) {
   EXPECT_EQ(sim().store().flush(1'000'000'000).code(), Code::kFenced);
   sim().allow_misses(true);
   EXPECT_EQ(sim().get(key("mine")).status, ItemStatus::kMiss) << "what it knows may be reused by the other";
-  const KeyRef ref = sim().ref(key("mine"));
+  const Name mine = key("mine");
+  const KeyRef ref = sim().ref(mine);
   EXPECT_EQ(sim().store().erase({&ref, 1}).value()[0].code, Code::kFenced);
   EXPECT_FALSE(sim().contains(key("mine")));
 }

@@ -56,7 +56,8 @@ TEST_F(Chains, MatchPrefixCountsTheLeadingRunOnly) {
 TEST_F(Chains, LookupTellsSizesAndMinusOne) {
   sim().put(key("a"), 10'000);
   sim().put(key("c"), 1);
-  const auto wanted = refs({key("a"), key("b"), key("c"), key("a", 1)});
+  const std::vector<Name> names{key("a"), key("b"), key("c"), key("a", 1)};
+  const auto wanted = refs(names);
   std::vector<int64_t> bytes(wanted.size());
   sim().store().lookup(wanted, false, bytes);
   EXPECT_EQ(bytes, (std::vector<int64_t>{10'000, -1, 1, -1}));

@@ -88,7 +88,8 @@ TEST_F(Listing, AListingInStepsGivesTheSameAndMayStop) {
 
 TEST_F(Listing, DescribeTellsMissesAndPlaces) {
   sim().put(key("a", 1, "s"), 100'000);
-  const KeyRef refs[] = {sim().ref(key("a", 1, "s")), sim().ref(key("b")), {sim().space(0), {}, ""}};
+  const Name a = key("a", 1, "s"), b = key("b");
+  const KeyRef refs[] = {sim().ref(a), sim().ref(b), {sim().space(0), {}, ""}};
   const auto infos = sim().store().describe(refs).value();
   ASSERT_EQ(infos.size(), 3u);
   EXPECT_EQ(infos[0].payload_bytes, 100'000u);

@@ -192,7 +192,8 @@ TEST_F(Puts, ADeletedKeyIsAMissAtOnceAndCanBePutAgain) {
 
 TEST_F(Puts, DeleteRefusesWhatIsPinned) {
   sim().put(key("a"), 10'000);
-  const KeyRef ref = sim().ref(key("a"));
+  const Name a = key("a");
+  const KeyRef ref = sim().ref(a);
   sim().store().match_prefix({&ref, 1}, true);
   const ItemResult refused = sim().erase(key("a"));
   EXPECT_EQ(refused.status, ItemStatus::kError);
