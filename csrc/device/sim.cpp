@@ -183,6 +183,7 @@ class SimDevice final : public Device {
     info_.logical_block_bytes = options_.logical_block_bytes;
     info_.dma_alignment_bytes = options_.dma_alignment_bytes;
     info_.volatile_cache = options_.volatile_cache;
+    disk_->medium.set_write_through(!options_.volatile_cache);
     info_.is_fabric = options_.is_fabric;
     info_.identity.serial = format_text("SIM%016llx", static_cast<unsigned long long>(disk_->seed));
   }

@@ -80,7 +80,7 @@ void SimMedium::write_sector(uint64_t offset_bytes, const uint8_t* source, bool 
     std::memcpy(chunk.get() + offset_bytes % kChunkBytes, place, kSimSectorBytes);
   }
   if (!spoiled_.empty()) spoiled_.erase(offset_bytes);
-  if (durable) {
+  if (durable || write_through_) {
     undo_.erase(offset_bytes);
   } else {
     const auto [undo, is_first] = undo_.try_emplace(offset_bytes);

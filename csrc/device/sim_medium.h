@@ -54,11 +54,14 @@ class SimMedium {
   uint64_t mark() const { return write_count_; }
   void flush(uint64_t mark);
 
+  // Of a device without a volatile cache: whatever lands is durable, also what lands late or in part.
+  void set_write_through(bool write_through) { write_through_ = write_through; }
   // Every sector not durable is kept, dropped or torn in the middle, as the seed decides.
   void power_cut();
   void drop_unflushed();
 
  private:
+  bool write_through_ = false;
   static constexpr uint64_t kChunkBytes = 65536;
   using Sector = std::array<uint8_t, kSimSectorBytes>;
   using Chunks = std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>>;  // absent = zeros

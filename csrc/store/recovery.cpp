@@ -356,16 +356,11 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
   if (!read_only) {
     KVS_ASSIGN(io, make_io());
   }
-  // I1: a block of descriptors whose writer was killed before it was told may be read, and be in the device's cache
-  // only. Sealed on the strength of it, a region would lose to a power cut what its tail pair kept safe.
-  const Status all_durable = read_only ? Status() : io->flush(0);
   for (uint32_t i : used) {
     const uint32_t number = catalog.region_number(device, RegionId{i});
     if (!catalog.region(number).open) continue;
     // One that cannot be sealed (a full disk under a sparse file) is read as it stands, and not reclaimed.
-    const Status seal = read_only || !all_durable.ok()
-                            ? all_durable
-                            : seal_recovered(catalog, superblock, *io, still_ours, clock, number);
+    const Status seal = read_only ? Status() : seal_recovered(catalog, superblock, *io, still_ours, clock, number);
     if (seal.code() == Code::kFenced) return seal;
     const bool sealed = !read_only && seal.ok();
     if (!read_only && !sealed) catalog.region(number).quarantined_until_ns = UINT64_MAX;
