@@ -61,7 +61,6 @@ class SimMedium {
   void drop_unflushed();
 
  private:
-  bool write_through_ = false;
   static constexpr uint64_t kChunkBytes = 65536;
   using Sector = std::array<uint8_t, kSimSectorBytes>;
   using Chunks = std::unordered_map<uint64_t, std::unique_ptr<uint8_t[]>>;  // absent = zeros
@@ -81,6 +80,7 @@ class SimMedium {
   std::map<uint64_t, Undo> undo_;  // by sector offset; ordered, so that equal seeds take equal decisions everywhere
   bool keeps_previous_ = false;
   Chunks previous_;  // of chunks written since; a sector not written since is as it is in chunks_
+  bool write_through_ = false;
   std::set<uint64_t> spoiled_;
 };
 

@@ -305,7 +305,6 @@ Result<std::vector<Candidate>> examine_paths(const std::vector<std::string>& pat
   return candidates;
 }
 
-// Sparse: a regular file only stands in for a device. Readable by its owner alone, as the keys and values are.
 // A sparse file on a disk that fills up later may refuse payload, but must never refuse metadata: a store that cannot
 // seal a region cannot be opened for writing again.
 Status allocate_metadata(const std::string& path, const format::Geometry& geometry) {
@@ -319,6 +318,7 @@ Status allocate_metadata(const std::string& path, const format::Geometry& geomet
   return Status::from_errno(error, format_text("%s: allocating %llu bytes of metadata", path.c_str(), number(bytes)));
 }
 
+// Sparse: a regular file only stands in for a device. Readable by its owner alone, as the keys and values are.
 Status grow_file(const std::string& path, uint64_t bytes, bool create) {
   const int flags = O_WRONLY | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0);
   const int fd = open(path.c_str(), flags, 0600);
