@@ -18,7 +18,7 @@ CODE = {".py", ".pyi", ".cpp", ".h", ".cmake", ".sh"}
 CXX = {".cpp", ".h"}
 
 # The layers of ARCHITECTURE.md: a folder may include from itself and from those before it.
-LAYERS = ["base", "format", "device", "store", "gpu", "binding"]
+LAYERS = ["base", "format", "device", "cluster", "store", "gpu", "binding"]
 
 
 def files(*suffixes: str, under: str = "") -> list[Path]:
