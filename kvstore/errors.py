@@ -18,10 +18,12 @@ __all__ = [
     "CorruptionError",
     "DeviceError",
     "DurabilityLost",
+    "EngineError",
     "FencedError",
     "ForeignDataError",
     "FormatError",
     "KvStoreError",
+    "LeaseEnded",
     "OtherStoreError",
     "StaleError",
     "StoreFailed",
@@ -147,6 +149,18 @@ class CanceledError(KvStoreError):
     """The item was canceled before it began."""
 
     code = "canceled"
+
+
+class EngineError(KvStoreError):
+    """The metadata engine does not answer. Of a call that changes something the outcome is unknown: look first."""
+
+    code = "engine"
+
+
+class LeaseEnded(EngineError):
+    """A lease of the metadata engine is over, and its keys are erased. What was asked for was not done."""
+
+    code = "lease_ended"
 
 
 # The only place where a status of the core becomes a class.

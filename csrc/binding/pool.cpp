@@ -295,6 +295,7 @@ void bind_pool(nb::module_& module) {
   bind_listing(module, pool);
   bind_format(module);
   bind_simulated(module);
+  bind_cluster(module);
 }
 
 }  // namespace kvstore::binding

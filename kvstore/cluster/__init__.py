@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""How the openers of one pool agree who writes where: a small key-value service, never asked on the data path."""
+
+from __future__ import annotations
+
+from kvstore.cluster.engine import (
+    Change,
+    Compare,
+    Erase,
+    KeyValue,
+    MetadataEngine,
+    Put,
+    Snapshot,
+    Txn,
+    Watch,
+    open_engine,
+)
+
+__all__ = [
+    "Change",
+    "Compare",
+    "Erase",
+    "KeyValue",
+    "MetadataEngine",
+    "Put",
+    "Snapshot",
+    "Txn",
+    "Watch",
+    "open_engine",
+]

@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""MetadataEngine: what kvstore asks of a key-value service. It holds O(regions + hosts) keys.
+
+What every engine guarantees, and ``tests/python/test_engines.py`` demands of each:
+
+* transactions are atomic and linearizable, and each that changes something has a revision of its own, higher than any
+  before;
+* a watch gives every change after a revision, once, in order, or raises ``StaleError``: never a gap;
+* a key bound to a lease is erased, as a change like any other, when the lease ends, and a lease does not end before its
+  time as the engine counts it.
+
+``EngineError`` of a call that changes something says nothing of the outcome: it was done, was not, or will be.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kvstore.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class KeyValue:
+    """One key: its value, the revision that wrote it, and the lease it is bound to (0: none)."""
+
+    key: str
+    value: bytes
+    modified: int
+    lease: int = 0
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Holds when ``key`` has this whole value; None: when it is absent.
+
+    Not a revision: an engine that forgot may hand the same one out again, for another value (S1).
+    """
+
+    key: str
+    value: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Put:
+    """Writes a key, bound to ``lease`` from now on (0: to none)."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+@dataclass(frozen=True)
+class Erase:
+    """Erases a key; of one that is absent, nothing."""
+
+    key: str
+
+
+Operation: TypeAlias = Put | Erase
+
+
+@dataclass(frozen=True)
+class Txn:
+    """Whether a transaction was applied, and its revision: the store's as it was when nothing changed."""
+
+    applied: bool
+    revision: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Keys in order, as they were at one revision."""
+
+    items: tuple[KeyValue, ...]
+    revision: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key that was written, or erased (its value is empty then)."""
+
+    item: KeyValue
+    erased: bool
+
+
+class Watch(abc.ABC):
+    """The changes of keys with one prefix. One thread at a time."""
+
+    @abc.abstractmethod
+    def poll(self, timeout_s: float) -> list[Change]:
+        """Return the changes since the last call, waiting at most ``timeout_s`` for the first of them.
+
+        Raises
+        ------
+        StaleError : some changes are not kept any more: make a range and a watch anew.
+        EngineError : the engine does not answer; nothing is lost, call again.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Give its connection back. Idempotent."""
+
+
+class MetadataEngine(abc.ABC):
+    """A connection to the service. Thread-safe; calls block, at most for the time limit it was opened with."""
+
+    @abc.abstractmethod
+    def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
+        """Do all operations if all compares hold.
+
+        Parameters
+        ----------
+        compares, operations : no key twice in either.
+
+        Raises
+        ------
+        LeaseEnded : an operation names a lease that has ended; nothing was done.
+        EngineError : the outcome is unknown.
+        """
+
+    @abc.abstractmethod
+    def range(self, prefix: str) -> Snapshot:
+        """Return all keys with this prefix."""
+
+    @abc.abstractmethod
+    def watch(self, prefix: str, after: int) -> Watch:
+        """Watch keys with this prefix for changes after revision ``after``, such as that of a ``range``."""
+
+    @abc.abstractmethod
+    def grant(self, ttl_s: float) -> int:
+        """Return a lease that lasts ``ttl_s``, or a little longer where the engine counts in seconds."""
+
+    @abc.abstractmethod
+    def renew(self, lease: int) -> None:
+        """Begin the lease's time anew. The engine counts it from its end of the call, so count from before the call.
+
+        Raises
+        ------
+        LeaseEnded : it has ended, with its keys.
+        """
+
+    @abc.abstractmethod
+    def revoke(self, lease: int) -> None:
+        """End the lease now, with its keys. Of one that has ended: nothing."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Close the connection. Leases run on until their time is over. Idempotent."""
+
+
+def open_engine(url: str, *, timeout_s: float = 5.0) -> MetadataEngine:
+    """Connect to the engine that ``url`` names.
+
+    Parameters
+    ----------
+    url : ``sqlite:/path/to/file`` for the processes of one host, ``etcd://host:port[,host:port…]`` for many hosts,
+        ``memory:name`` for the threads of one process (tests).
+    timeout_s : longest time a call may take.
+
+    Raises
+    ------
+    ConfigError : not such a url, or the client library is missing.
+    EngineError : the engine cannot be reached.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme == "sqlite" and rest:
+        from kvstore.cluster.sqlite import SqliteEngine
+
+        return SqliteEngine(rest, timeout_s=timeout_s)
+    if scheme == "etcd" and rest.startswith("//"):
+        from kvstore.cluster.etcd import EtcdEngine
+
+        return EtcdEngine(rest[2:], timeout_s=timeout_s)
+    if scheme == "memory" and rest:
+        from kvstore.cluster.memory import MemoryEngine
+
+        return MemoryEngine.shared(rest)
+    raise ConfigError(f"engine {url!r} is none: write sqlite:/path/to/file, etcd://host:port,host:port or memory:name")
