@@ -79,7 +79,10 @@ nb::list poll(cluster::Watch& watch, uint64_t timeout_ns) {
 
 void bind_cluster(nb::module_& module) {
   nb::class_<MemoryCluster>(module, "MemoryCluster", nb::is_final())
-      .def("__init__", [](MemoryCluster* self) { new (self) MemoryCluster(system_clock()); })
+      .def(
+          "__init__",
+          [](MemoryCluster* self, uint64_t forgets_ns) { new (self) MemoryCluster(system_clock(), forgets_ns); },
+          nb::arg("forgets_ns"))
       .def("failover", &MemoryCluster::failover, nb::arg("forgotten_ns"))
       .def("requests", &MemoryCluster::requests)
       .def("keys", &MemoryCluster::keys);
@@ -87,6 +90,7 @@ void bind_cluster(nb::module_& module) {
   nb::class_<Client>(module, "MemoryEngine", nb::is_final())
       .def(nb::init<std::shared_ptr<MemoryCluster>, uint64_t, double, double>(), nb::arg("cluster"), nb::arg("seed"),
            nb::arg("request_lost"), nb::arg("reply_lost"))
+      .def_prop_ro("forgets_ns", [](const Client& self) { return self.engine.forgets_ns(); })
       .def("txn", txn, nb::arg("compares"), nb::arg("operations"))
       .def("range", range, nb::arg("prefix"))
       .def(

@@ -46,7 +46,7 @@ class MemoryCluster {
   // Keeps this many changes for watches.
   static constexpr size_t kChangesMax = 10'000;
 
-  explicit MemoryCluster(Clock& clock) : clock_(clock) {}
+  explicit MemoryCluster(Clock& clock, uint64_t forgets_ns = 0) : clock_(clock), forgets_ns_(forgets_ns) {}
 
   Result<TxnOutcome> txn(std::span<const Compare> compares, std::span<const Operation> operations);
   Snapshot range(std::string_view prefix);
@@ -56,6 +56,8 @@ class MemoryCluster {
   Status renew(LeaseId lease);
   void revoke(LeaseId lease);
 
+  // What its clients are told, and may believe: the longest that failover() forgets.
+  uint64_t forgets_ns() const { return forgets_ns_; }
   // Forgets every change and every grant, renewal and revocation of the last `forgotten_ns`.
   void failover(uint64_t forgotten_ns);
   uint64_t requests();  // served since it was made, of all kinds
@@ -83,6 +85,7 @@ class MemoryCluster {
   void end_lease_locked(LeaseId lease);
 
   Clock& clock_;
+  const uint64_t forgets_ns_;
   std::mutex mutex_;
   State state_;
   std::deque<Change> log_;
@@ -109,6 +112,7 @@ class MemoryEngine final : public MetadataEngine {
   Result<LeaseId> grant(uint64_t ttl_ns) override;
   Status renew(LeaseId lease) override;
   Status revoke(LeaseId lease) override;
+  uint64_t forgets_ns() const override { return cluster_->forgets_ns(); }
 
  private:
   Status request();

@@ -88,6 +88,8 @@ class MetadataEngine {
   virtual Status renew(LeaseId lease) = 0;
   // Ends it now, with its keys. Of one that has ended: ok.
   virtual Status revoke(LeaseId lease) = 0;
+  // A failover of the service may forget what it acknowledged in the time before, up to this much of it (S2).
+  virtual uint64_t forgets_ns() const = 0;
 };
 
 }  // namespace kvstore::cluster

@@ -16,11 +16,15 @@ What every engine guarantees, and ``tests/python/test_engines.py`` demands of ea
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from kvstore.errors import ConfigError
+
+# Regions are used that long after they were taken; what forgets more is no metadata engine.
+FORGETS_S_MAX = 60
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,11 @@ class Watch(abc.ABC):
 class MetadataEngine(abc.ABC):
     """A connection to the service. Thread-safe; calls block, at most for the time limit it was opened with."""
 
+    @property
+    @abc.abstractmethod
+    def forgets_s(self) -> float:
+        """A failover of the service may forget what it acknowledged in the time before, up to this much (S2)."""
+
     @abc.abstractmethod
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
         """Do all operations if all compares hold.
@@ -157,8 +166,8 @@ def open_engine(url: str, *, timeout_s: float = 5.0) -> MetadataEngine:
 
     Parameters
     ----------
-    url : ``sqlite:/path/to/file`` for the processes of one host, ``etcd://host:port[,host:port…]`` for many hosts,
-        ``memory:name`` for the threads of one process (tests).
+    url : ``sqlite:/path/to/file`` for the processes of one host, ``etcd://host:port[,host:port…][?forgets_s=…]`` for
+        many hosts, ``memory:name[?forgets_s=…]`` for the threads of one process (tests).
     timeout_s : longest time a call may take.
 
     Raises
@@ -174,9 +183,24 @@ def open_engine(url: str, *, timeout_s: float = 5.0) -> MetadataEngine:
     if scheme == "etcd" and rest.startswith("//"):
         from kvstore.cluster.etcd import EtcdEngine
 
-        return EtcdEngine(rest[2:], timeout_s=timeout_s)
+        endpoints, _, options = rest[2:].partition("?")
+        return EtcdEngine(endpoints, timeout_s=timeout_s, forgets_s=_forgets_s(url, options))
     if scheme == "memory" and rest:
         from kvstore.cluster.memory import MemoryEngine
 
-        return MemoryEngine.shared(rest)
+        name, _, options = rest.partition("?")
+        return MemoryEngine.shared(name, forgets_s=_forgets_s(url, options))
     raise ConfigError(f"engine {url!r} is none: write sqlite:/path/to/file, etcd://host:port,host:port or memory:name")
+
+
+def _forgets_s(url: str, options: str) -> float:
+    if not options:
+        return 0
+    name, _, value = options.partition("=")
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if name != "forgets_s" or not 0 <= seconds <= FORGETS_S_MAX:
+        raise ConfigError(f"engine {url!r}: the option is forgets_s=, from 0 to {FORGETS_S_MAX}")
+    return seconds

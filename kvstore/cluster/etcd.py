@@ -58,9 +58,11 @@ class EtcdEngine(MetadataEngine):
     ----------
     endpoints : ``host:port``, several with commas.
     timeout_s : longest time of a request to one endpoint.
+    forgets_s : 0, since etcd acknowledges what a majority has flushed to its disks; as much as they may lose where
+        they run with ``--unsafe-no-fsync``.
     """
 
-    def __init__(self, endpoints: str, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, endpoints: str, *, timeout_s: float = 5.0, forgets_s: float = 0) -> None:
         try:
             import etcd3gw
             import requests
@@ -68,6 +70,7 @@ class EtcdEngine(MetadataEngine):
             raise ConfigError("etcd needs the package etcd3gw: pip install 'nvme-kvstore[etcd]'") from error
         self.failures = (etcd3gw.exceptions.Etcd3Exception, requests.RequestException)
         self.text = f"etcd at {endpoints}"
+        self._forgets_s = forgets_s
         self._clients = []
         for endpoint in endpoints.split(","):
             host, _, port = endpoint.strip().rpartition(":")
@@ -76,6 +79,10 @@ class EtcdEngine(MetadataEngine):
             self._clients.append(etcd3gw.Etcd3Client(host=host.strip("[]"), port=int(port), timeout=timeout_s))
         self._lock = threading.Lock()
         self._request(lambda client: client.status())
+
+    @property
+    def forgets_s(self) -> float:
+        return self._forgets_s
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
         done = self._post("/kv/txn", {

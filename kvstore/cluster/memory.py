@@ -40,9 +40,13 @@ class MemoryEngine(MetadataEngine):
         self._core = _core.MemoryEngine(cluster, seed, request_lost, reply_lost)
 
     @classmethod
-    def shared(cls, name: str) -> MemoryEngine:
-        """Connect to the service of this name, made by whoever asks first."""
-        return cls(_clusters.setdefault(name, _core.MemoryCluster()))
+    def shared(cls, name: str, *, forgets_s: float = 0) -> MemoryEngine:
+        """Connect to the service of this name, made by whoever asks first, to forget as much as they say."""
+        return cls(_clusters.setdefault(name, _core.MemoryCluster(int(forgets_s * 1e9))))
+
+    @property
+    def forgets_s(self) -> float:
+        return self._core.forgets_ns / 1e9
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
         asked = [(compare.key, compare.value) for compare in compares]

@@ -35,6 +35,8 @@ from kvstore.errors import EngineError, LeaseEnded, StaleError
 CHANGES_MAX = 100_000
 _POLL_S_MIN, _POLL_S_MAX = 0.001, 0.020
 
+_FULL = 2  # PRAGMA synchronous
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS item (key TEXT PRIMARY KEY, value BLOB NOT NULL, modified INTEGER NOT NULL,
                                  lease INTEGER NOT NULL) WITHOUT ROWID;
@@ -78,14 +80,29 @@ class SqliteEngine(MetadataEngine):
         with self._errors():
             self._connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
             try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                self._connection.execute("PRAGMA synchronous = FULL")  # what was acknowledged survives a power cut
+                self._set("journal_mode", "wal")
+                self._set("synchronous", _FULL)
                 self._connection.executescript(_SCHEMA)
             except BaseException:
                 self._connection.close()
                 raise
 
+    def _set(self, name: str, value: str | int) -> None:
+        self._connection.execute(f"PRAGMA {name} = {value}")
+        found = self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        if found != value:
+            raise EngineError(
+                f"SQLite on {self._path} has {name} {found} where it must have {value}: "
+                "put the file on a local file system that has shared memory maps"
+            )
+
     # ---- MetadataEngine ----
+
+    @property
+    def forgets_s(self) -> float:
+        # synchronous = FULL: a transaction is flushed to the disk before it is acknowledged, so neither a killed
+        # process nor a power cut takes it back. A file that was lost or restored is a wiped engine (S7).
+        return 0
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
         with self._transaction() as sql:

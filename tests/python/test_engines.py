@@ -14,6 +14,7 @@ import pytest
 from etcd_server import etcd_server, missing
 
 from kvstore.cluster import Compare, Erase, KeyValue, MetadataEngine, Put, open_engine
+from kvstore.cluster.sqlite import SqliteEngine
 from kvstore.errors import ConfigError, EngineError, LeaseEnded, StaleError
 
 # etcd makes a lease of less than its election time-out, about a second and a half, last that long.
@@ -295,6 +296,35 @@ def test_leases_of_a_client_outlive_its_connection(connect, prefix):
     owner.close()
     assert len(other.range(prefix).items) == 1
     other.revoke(lease)
+
+
+# ---- what may be forgotten ----
+
+
+def test_what_an_engine_forgets_is_what_its_url_says(etcd):
+    assert open_engine("memory:forgetful?forgets_s=1.5").forgets_s == 1.5
+    for url, forgets_s in ((f"etcd://{etcd}", 0), (f"etcd://{etcd}?forgets_s=2", 2)):
+        engine = open_engine(url)
+        assert engine.forgets_s == forgets_s
+        engine.close()
+
+
+def test_sqlite_flushes_what_it_acknowledges(tmp_path):
+    engine = SqliteEngine(str(tmp_path / "engine.db"))
+    assert engine.forgets_s == 0
+    assert engine._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    engine.close()
+
+
+def test_sqlite_without_a_log_that_processes_share_is_refused():
+    with pytest.raises(EngineError, match="journal_mode memory where it must have wal"):
+        SqliteEngine(":memory:")
+
+
+@pytest.mark.parametrize("options", ["forgets_s=", "forgets_s=-1", "forgets_s=nan", "forgets_s=1e9", "forget=1"])
+def test_an_option_of_no_sense_is_refused(options):
+    with pytest.raises(ConfigError, match="forgets_s="):
+        open_engine(f"etcd://127.0.0.1:1?{options}")
 
 
 # ---- what is refused ----

@@ -72,6 +72,12 @@ TEST_F(MemoryService, AFailoverForgetsTheLastSecondAndItsRevisions) {
   EXPECT_EQ(put(engine, "other").value().revision, lost) << "a revision that meant something else before";
 }
 
+TEST_F(MemoryService, ClientsAreToldHowMuchAFailoverForgets) {
+  const auto cluster = std::make_shared<MemoryCluster>(clock_, kSecond);
+  EXPECT_EQ(MemoryEngine(cluster, clock_, random_).forgets_ns(), kSecond);
+  EXPECT_EQ(client().forgets_ns(), 0u);
+}
+
 TEST_F(MemoryService, AFailoverForgetsRenewals) {
   MemoryEngine engine = client();
   const LeaseId lease = engine.grant(3 * kSecond).value();
