@@ -20,22 +20,27 @@ std::atomic<pid_t> exiting_thread{0};
 
 pid_t thread_id() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
-[[noreturn]] void park() {
-  for (;;) ::pause();
-}
-
 bool must_park() { return exiting.load(std::memory_order_seq_cst) && exiting_thread.load() != thread_id(); }
 
 }  // namespace
 
-void take_gil(PyThreadState* state) {
+void park() {
+  for (;;) ::pause();
+}
+
+bool enter_python() {
   exposed.fetch_add(1, std::memory_order_seq_cst);
-  if (must_park()) {
-    exposed.fetch_sub(1, std::memory_order_seq_cst);
-    park();
-  }
+  if (!must_park()) return true;
+  leave_python();
+  return false;
+}
+
+void leave_python() { exposed.fetch_sub(1, std::memory_order_seq_cst); }
+
+void take_gil(PyThreadState* state) {
+  if (!enter_python()) park();
   PyEval_RestoreThread(state);
-  exposed.fetch_sub(1, std::memory_order_seq_cst);
+  leave_python();
 }
 
 void park_if_exiting() {
@@ -45,7 +50,7 @@ void park_if_exiting() {
 }
 
 Exposed::Exposed() { exposed.fetch_add(1, std::memory_order_seq_cst); }
-Exposed::~Exposed() { exposed.fetch_sub(1, std::memory_order_seq_cst); }
+Exposed::~Exposed() { leave_python(); }
 
 void begin_exit() {
   exiting_thread.store(thread_id());

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <Python.h>
+#include <cxxabi.h>
 
 #include <type_traits>
 #include <utility>
@@ -26,6 +27,11 @@ void begin_exit();
 // Called first in every call from Python, with the GIL: gives it up and parks once exit has begun.
 void park_if_exiting();
 
+// Between these begin_exit() waits for this thread. False: exit has begun, do not take the GIL.
+bool enter_python();
+void leave_python();
+[[noreturn]] void park();
+
 // A scope in which Python code may run, and so the GIL may be lost and asked for again, below C++ frames.
 class Exposed {
  public:
@@ -34,6 +40,22 @@ class Exposed {
   Exposed(const Exposed&) = delete;
   Exposed& operator=(const Exposed&) = delete;
 };
+
+// f() with the GIL, on a thread that is not Python's. False, and f was not called, once exit has begun. f must not
+// throw. A thread that Python ends within f, because the interpreter began to finalize meanwhile, sleeps instead.
+template <typename F>
+[[nodiscard]] bool with_gil(F&& f) {
+  if (Py_IsInitialized() == 0 || !enter_python()) return false;
+  try {
+    const PyGILState_STATE state = PyGILState_Ensure();
+    std::forward<F>(f)();
+    PyGILState_Release(state);
+  } catch (const abi::__forced_unwind&) {
+    park();
+  }
+  leave_python();
+  return true;
+}
 
 // Runs Python's signal handlers when this is the main thread; throws what they raised.
 void check_signals();

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Goal: every metadata engine keeps what kvstore/cluster/engine.py promises.
 
-Method: one suite, run on the memory, SQLite and etcd engines; two clients of one service where it takes two.
+Method: one suite, run on the memory, SQLite and etcd engines, and on the bridge by which the core calls one in Python;
+two clients of one service where it takes two.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import time
 import pytest
 from etcd_server import etcd_server, missing
 
+from kvstore import _core
 from kvstore.cluster import Compare, Erase, KeyValue, MetadataEngine, Put, open_engine
+from kvstore.cluster.native import NativeEngine
 from kvstore.cluster.sqlite import SqliteEngine
 from kvstore.errors import ConfigError, EngineError, LeaseEnded, StaleError
 
@@ -30,21 +33,26 @@ def etcd(tmp_path_factory):
         yield endpoint
 
 
-@pytest.fixture(params=["memory", "sqlite", "etcd"])
-def url(request, tmp_path):
-    if request.param == "etcd":
-        return f"etcd://{request.getfixturevalue('etcd')}"
-    return {"memory": f"memory:{tmp_path}", "sqlite": f"sqlite:{tmp_path / 'engine.db'}"}[request.param]
+@pytest.fixture(params=["memory", "sqlite", "etcd", "bridged"])
+def kind(request):
+    return request.param
 
 
 @pytest.fixture
-def connect(url):
+def url(request, tmp_path, kind):
+    if kind == "etcd":
+        return f"etcd://{request.getfixturevalue('etcd')}"
+    return f"memory:{tmp_path}" if kind == "memory" else f"sqlite:{tmp_path / 'engine.db'}"
+
+
+@pytest.fixture
+def connect(url, kind):
     """Make clients of one service."""
     engines = []
 
     def make() -> MetadataEngine:
         engines.append(open_engine(url))
-        return engines[-1]
+        return NativeEngine(_core.CoreEngine.bridged(engines[-1])) if kind == "bridged" else engines[-1]
 
     yield make
     for engine in engines:

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""NativeEngine: a metadata engine of the core, seen as one in Python."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from kvstore import _core
+from kvstore.cluster.engine import Change, Compare, Erase, KeyValue, MetadataEngine, Operation, Snapshot, Txn, Watch
+from kvstore.errors import EngineError, FormatError, LeaseEnded, WaitTimeout
+
+
+@contextlib.contextmanager
+def _errors() -> Iterator[None]:
+    try:
+        yield
+    except WaitTimeout as error:
+        raise EngineError(str(error)) from error
+    except FormatError as error:  # "not found": the one thing looked for is a lease
+        raise LeaseEnded(str(error)) from error
+
+
+class NativeEngine(MetadataEngine):
+    """A client of ``core``'s service. Waits in the core, where the GIL is given up."""
+
+    def __init__(self, core: _core.CoreEngine) -> None:
+        self._core = core
+
+    @property
+    def forgets_s(self) -> float:
+        return self._core.forgets_ns / 1e9
+
+    def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
+        asked = [(compare.key, compare.value) for compare in compares]
+        done = [
+            (op.key, b"", 0, True) if isinstance(op, Erase) else (op.key, bytes(op.value), op.lease, False)
+            for op in operations
+        ]
+        with _errors():
+            return Txn(*self._core.txn(asked, done))
+
+    def range(self, prefix: str) -> Snapshot:
+        with _errors():
+            items, revision = self._core.range(prefix)
+        return Snapshot(tuple(KeyValue(*item) for item in items), revision)
+
+    def watch(self, prefix: str, after: int) -> Watch:
+        with _errors():
+            return _NativeWatch(self._core.watch(prefix, after))
+
+    def grant(self, ttl_s: float) -> int:
+        with _errors():
+            return self._core.grant(int(ttl_s * 1e9))
+
+    def renew(self, lease: int) -> None:
+        with _errors():
+            self._core.renew(lease)
+
+    def revoke(self, lease: int) -> None:
+        with _errors():
+            self._core.revoke(lease)
+
+    def close(self) -> None:
+        pass  # there is no connection
+
+
+class _NativeWatch(Watch):
+    def __init__(self, core: _core.CoreWatch) -> None:
+        self._core = core
+
+    def poll(self, timeout_s: float) -> list[Change]:
+        with _errors():
+            return [Change(KeyValue(*item), erased) for item, erased in self._core.poll(int(timeout_s * 1e9))]
+
+    def close(self) -> None:
+        self._core.close()
