@@ -106,6 +106,13 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
 
+  // From held alone to shared: openers that share get in from now on. No queue made from it may be alive, because what
+  // a ring refers to keeps the claim. On an error the device may be held by nobody: destroy it. On a block device
+  // nobody can open it alone in between. On a file flock(2) promises no such thing, though Linux keeps it on local file
+  // systems: an error says that somebody is in now, but who came and went meanwhile is not seen, so read again what was
+  // read.
+  virtual Status share() { return {}; }
+
   // A queue over `devices`, all of this kind; IoRequest::device_index counts into it. The devices outlive it.
   virtual Result<std::unique_ptr<IoQueue>> make_queue(std::span<Device* const> devices,
                                                       const QueueOptions& options) = 0;
@@ -113,12 +120,21 @@ class Device {
 
 // ---- opening (device/open.cpp) -------------------------------------------------------------------------
 
+// Whom an opener keeps out. The kernel sees to it for all names of a file or device node, and for a loop device and its
+// backing file. Two device nodes with one number (containers with a /dev each), and a partition and its disk, are one
+// to kExclusive openers, and a kShared one does not get in beside a kExclusive one; that a kShared one is there it
+// cannot tell.
+enum class Holding : uint8_t {
+  kNone,       // nobody: looks on
+  kShared,     // who wants it alone, and mounts that are there already
+  kExclusive,  // everybody but who looks on
+};
+
 struct OpenOptions {
   std::string kind = "auto";  // "auto" (uring where allowed, else threads) | "uring" | "threads"
-  bool read_only = false;     // dump, check, info on a store that somebody else may own
-  bool exclusive = true;      // O_EXCL on block devices, a lock on files and on a loop device's backing file; not
-                              //   with read_only, which looks on and locks nobody out
-  uint64_t wait_ns = 0;       // for a living holder to go away
+  bool read_only = false;     // dump, check, info on a store that somebody else may own: holds nothing
+  Holding holding = Holding::kExclusive;
+  uint64_t wait_ns = 0;                     // for a living holder to go away
   uint64_t stale_wait_ns = 10'000'000'000;  // for a killed holder's kernel references, no living holder found
   uint32_t threads = 16;                    // of the "threads" kind, per queue
 };

@@ -85,8 +85,9 @@ std::string describe_process(const std::string& pid) {
   return self + pid + " (" + command_of(pid) + ")" + (since.empty() ? "" : ", running since " + since);
 }
 
-// The process that /proc/locks names for the file, or empty. Open-file-description locks name nobody (-1).
-std::string lock_owner(const struct stat& facts) {
+// The processes that /proc/locks names for the file. Open-file-description locks name nobody (-1).
+std::vector<std::string> lock_owners(const struct stat& facts) {
+  std::vector<std::string> owners;
   const std::string inode = format_text("%02x:%02x:%llu", major(facts.st_dev), minor(facts.st_dev),
                                         static_cast<unsigned long long>(facts.st_ino));
   std::ifstream locks("/proc/locks");
@@ -95,9 +96,9 @@ std::string lock_owner(const struct stat& facts) {
     std::istringstream fields(line);
     std::string number, type, advice, access, pid, where;
     fields >> number >> type >> advice >> access >> pid >> where;
-    if (where == inode && pid != "-1" && pid != "0") return pid;
+    if (where == inode && pid != "-1" && pid != "0") owners.push_back(pid);
   }
-  return "";
+  return owners;
 }
 
 struct OpenFile {
@@ -164,16 +165,16 @@ std::string swap_device(const std::vector<dev_t>& devices) {
 Holder find_device_holder(const struct stat& facts) {
   const BlockFacts block = read_block_facts("/sys", facts.st_rdev);
   const std::vector<dev_t>& devices = block.related_devices;
-  if (const std::string where = mount_point(devices); !where.empty()) return {true, "mounted at " + where};
-  if (!block.holder_names.empty()) return {true, "part of " + block.holder_names.front()};
-  if (const std::string path = swap_device(devices); !path.empty()) return {true, "swap on " + path};
+  if (const std::string where = mount_point(devices); !where.empty()) return {true, false, "mounted at " + where};
+  if (!block.holder_names.empty()) return {true, false, "part of " + block.holder_names.front()};
+  if (const std::string path = swap_device(devices); !path.empty()) return {true, false, "swap on " + path};
   const std::vector<OpenFile> open_files = processes_that_have_open([&](const struct stat& target) {
     return S_ISBLK(target.st_mode) && std::find(devices.begin(), devices.end(), target.st_rdev) != devices.end();
   });
   const OpenFile* likely = likely_holder(open_files);
   if (likely == nullptr) return {};
   // Who only reads it hardly claims it: the claim is more likely a killed writer's.
-  return {likely->writable, describe_process(likely->pid)};
+  return {likely->writable, true, describe_process(likely->pid)};
 }
 
 bool is_running(const std::string& pid) {
@@ -184,22 +185,26 @@ bool is_running(const std::string& pid) {
 Holder find_file_holder(const struct stat& facts) {
   const std::vector<OpenFile> open_files = processes_that_have_open(
       [&](const struct stat& target) { return target.st_dev == facts.st_dev && target.st_ino == facts.st_ino; });
-  const std::string owner = lock_owner(facts);
-  const auto is_owner = [&](const OpenFile& open_file) { return open_file.pid == owner; };
-  if (std::any_of(open_files.begin(), open_files.end(), is_owner)) return {true, describe_process(owner)};
-
-  const OpenFile* likely = likely_holder(open_files);
-  if (!owner.empty()) {
+  // Of several that share it, one that lives is enough.
+  const std::vector<std::string> owners = lock_owners(facts);
+  for (const std::string& owner : owners) {
+    const auto is_owner = [&](const OpenFile& open_file) { return open_file.pid == owner; };
+    if (std::any_of(open_files.begin(), open_files.end(), is_owner)) return {true, true, describe_process(owner)};
     const Directory descriptors("/proc/" + owner + "/fd");
     // Another user's process: its descriptors are hidden, but the lock names it.
-    if (descriptors.handle == nullptr && is_running(owner)) return {true, describe_process(owner)};
+    if (descriptors.handle == nullptr && is_running(owner)) return {true, true, describe_process(owner)};
+  }
+
+  const OpenFile* likely = likely_holder(open_files);
+  if (!owners.empty()) {
     // The owner has ended or has closed the file: the kernel lets go in a moment, unless a child inherited the lock.
+    const std::string& owner = owners.front();
     std::string text = "locked by process " + owner + ", which has " + (is_running(owner) ? "closed it" : "ended");
     if (likely != nullptr) text += "; open in " + describe_process(likely->pid);
-    return {false, text};
+    return {false, true, text};
   }
   if (likely == nullptr) return {};
-  return {true, describe_process(likely->pid)};
+  return {true, true, describe_process(likely->pid)};
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ namespace kvstore::device {
 
 struct Holder {
   bool alive = false;       // somebody was found who can hold it
+  bool is_process = true;   // not a mount, swap, or a device built on it
   std::string description;  // "process 4711 (python serve.py), running since 2026-03-01 12:00:00 UTC", or what else
 };
 

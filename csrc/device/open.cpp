@@ -1,11 +1,10 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opening a device as its only owner, and waiting for the one who has it.
+// Opening a device alone, beside others that share it, or to look on; and waiting for who is in the way.
 
 #include <fcntl.h>
 #include <linux/loop.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,6 +18,7 @@
 #include "device/device.h"
 #include "device/fork_guard.h"
 #include "device/holder.h"
+#include "device/holding.h"
 #include "device/posix_device.h"
 
 namespace kvstore::device {
@@ -32,6 +32,7 @@ struct Attempt {
   GuardedFd file;
   GuardedFd lock;
   std::optional<struct stat> busy;
+  bool is_passing = false;  // nobody holds it alone: what is in the way may be another that shares, at its first step
   Status status;
 };
 
@@ -72,27 +73,44 @@ bool backs_loop_device(int loop_fd, int fd) {
   return loop.lo_inode == facts.st_ino;
 }
 
+// kBusy becomes `busy`.
+Status lock_or_tell(int fd, const std::string& path, bool exclusive, Attempt& attempt) {
+  const Status locked = take_lock(fd, exclusive);
+  if (locked.ok()) return {};
+  if (locked.code() != Code::kBusy) return Status::from_errno(locked.io_errno(), path + ": lock");
+  struct stat facts{};
+  if (fstat(fd, &facts) != 0) return Status::from_errno(errno, path);
+  attempt.busy = facts;
+  return {};
+}
+
 // A loop device and the file behind it are one device under two names: holding one must refuse the other.
-Status lock_backing_file(const BlockFacts& block, Attempt& attempt) {
+Status lock_backing_file(const BlockFacts& block, bool exclusive, Attempt& attempt) {
   if (block.loop_backing_file.empty()) return {};
   GuardedFd backing;
   {
     const ForkBarrier barrier;
-    const int fd = ::open(block.loop_backing_file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    // A node's exclusive lock wants a descriptor that may write.
+    int fd = ::open(block.loop_backing_file.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) fd = ::open(block.loop_backing_file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     // Deleted, or of another mount namespace: nobody can open it by that name either.
     if (fd < 0) return {};
     backing = GuardedFd(fd, barrier);
   }
   if (!backs_loop_device(attempt.file.get(), backing.get())) return {};
-  if (flock(backing.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return Status::from_errno(errno, block.loop_backing_file + ": flock");
-    struct stat facts{};
-    fstat(backing.get(), &facts);
-    attempt.busy = facts;
-    return {};
-  }
-  attempt.lock = std::move(backing);
+  KVS_TRY(lock_or_tell(backing.get(), block.loop_backing_file, exclusive, attempt));
+  if (!attempt.busy) attempt.lock = std::move(backing);
   return {};
+}
+
+// Everybody who wants to hold a device node claims it first, so that no two of them take its locks at once; who shares
+// gives the claim up again when it has its lock. The claim also finds mounts and whatever is built on the device.
+Status hold_node(const std::string& path, dev_t device, bool exclusive, Attempt& attempt) {
+  KVS_TRY(lock_or_tell(attempt.file.get(), path, exclusive, attempt));
+  if (attempt.busy) return {};
+  KVS_TRY(lock_backing_file(read_block_facts("/sys", device), exclusive, attempt));
+  if (attempt.busy || exclusive) return {};
+  return give_up_claim(attempt.file);
 }
 
 Attempt try_open(const std::string& path, const OpenOptions& options) {
@@ -103,20 +121,27 @@ Attempt try_open(const std::string& path, const OpenOptions& options) {
     return failed(Status(Code::kInvalid, path + " is neither a block device nor a regular file"));
   }
   // A reader may look at what somebody else owns.
-  const bool exclusive = options.exclusive && !options.read_only;
+  const Holding holding = options.read_only ? Holding::kNone : options.holding;
+  const bool exclusive = holding == Holding::kExclusive;
   int flags = O_DIRECT | O_CLOEXEC | (options.read_only ? O_RDONLY : O_RDWR);
-  if (is_block && exclusive) flags |= O_EXCL;
+  if (is_block && holding != Holding::kNone) flags |= O_EXCL;
 
   Attempt attempt;
+  int error = 0;
   {
     const ForkBarrier barrier;
     const int fd = ::open(path.c_str(), flags);
-    if (fd < 0) {
-      if (errno != EBUSY) return failed(open_error(path, errno));
-      attempt.busy = facts;
-      return attempt;
+    if (fd >= 0) {
+      attempt.file = GuardedFd(fd, barrier);
+    } else {
+      error = errno;
     }
-    attempt.file = GuardedFd(fd, barrier);
+  }
+  if (error != 0 && error != EBUSY) return failed(open_error(path, error));
+  if (error == EBUSY) {
+    attempt.busy = facts;
+    attempt.is_passing = holding == Holding::kShared && !is_node_held_alone(path);
+    return attempt;
   }
   // The name may point elsewhere since stat(); without O_EXCL a block device would be open unclaimed.
   struct stat opened{};
@@ -124,13 +149,9 @@ Attempt try_open(const std::string& path, const OpenOptions& options) {
   if ((opened.st_mode & S_IFMT) != (facts.st_mode & S_IFMT)) {
     return failed(Status(Code::kInvalid, path + " was replaced while it was being opened"));
   }
-  if (!exclusive) return attempt;
-  if (is_block) {
-    attempt.status = lock_backing_file(read_block_facts("/sys", opened.st_rdev), attempt);
-  } else if (flock(attempt.file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return failed(Status::from_errno(errno, path + ": flock"));
-    attempt.busy = opened;
-  }
+  if (holding == Holding::kNone) return attempt;
+  attempt.status = is_block ? hold_node(path, opened.st_rdev, exclusive, attempt)
+                            : lock_or_tell(attempt.file.get(), path, exclusive, attempt);
   return attempt;
 }
 
@@ -142,11 +163,13 @@ Result<Attempt> open_or_wait(const std::string& path, const OpenOptions& options
     if (!attempt.status.ok()) return attempt.status;
     if (!attempt.busy) return attempt;
     const struct stat busy = *attempt.busy;
+    const bool is_passing = attempt.is_passing;
     attempt = Attempt();  // before the search, which would else find this very descriptor
 
     const Holder holder = find_holder(busy);
     // A holder that nobody can see is most likely a killed one whose rings the kernel still takes down.
-    const uint64_t limit_ns = holder.alive ? options.wait_ns : std::max(options.wait_ns, options.stale_wait_ns);
+    const bool stays = holder.alive && !(is_passing && holder.is_process);
+    const uint64_t limit_ns = stays ? options.wait_ns : std::max(options.wait_ns, options.stale_wait_ns);
     const uint64_t waited_ns = clock.monotonic_ns() - start_ns;
     if (waited_ns >= limit_ns) {
       return Status(Code::kBusy, path + " is in use: " + holder.description, EBUSY);

@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <linux/fs.h>
-#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "base/aligned.h"
 #include "base/mutation.h"
 #include "device/block_facts.h"
+#include "device/holding.h"
 #include "device/threads_queue.h"
 #include "device/uring_queue.h"
 
@@ -118,8 +118,16 @@ PosixDevice::PosixDevice(DeviceInfo info, GuardedFd file, GuardedFd lock, uint32
 PosixDevice::~PosixDevice() {
   // Explicitly, because a ring just destroyed may keep the open file, and with it the lock, for a moment. A forked
   // child, where get() is -1, must not: the lock is its parent's.
-  if (file_.get() >= 0) flock(file_.get(), LOCK_UN);
-  if (lock_.get() >= 0) flock(lock_.get(), LOCK_UN);
+  if (file_.get() >= 0) drop_lock(file_.get());
+  if (lock_.get() >= 0) drop_lock(lock_.get());
+}
+
+Status PosixDevice::share() {
+  if (file_.get() < 0) return Status(Code::kClosed, info_.path + " was opened by the parent of this forked process");
+  KVS_TRY(take_lock(file_.get(), false));
+  if (lock_.get() >= 0) KVS_TRY(take_lock(lock_.get(), false));
+  // Last: until here the claim keeps out whom a lost lock of the backing file would let in.
+  return info_.is_regular_file ? Status() : give_up_claim(file_);
 }
 
 Result<std::unique_ptr<IoQueue>> PosixDevice::make_queue(std::span<Device* const> devices,

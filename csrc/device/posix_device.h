@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// PosixDevice: an open block device or regular file, for the kinds "uring" and "threads". It holds what makes
-// it exclusive (O_EXCL claim, file lock) and lets go of it when destroyed; queues made from it must be destroyed first.
+// PosixDevice: an open block device or regular file, for the kinds "uring" and "threads". It holds what keeps others
+// out (O_EXCL claim, locks) and lets go of it when destroyed; queues made from it must be destroyed first.
 
 #pragma once
 
@@ -22,6 +22,7 @@ class PosixDevice final : public Device {
   ~PosixDevice() override;
 
   const DeviceInfo& info() const override { return info_; }
+  Status share() override;
   Result<std::unique_ptr<IoQueue>> make_queue(std::span<Device* const> devices, const QueueOptions& options) override;
 
  private:

@@ -316,7 +316,6 @@ Result<std::unique_ptr<Store>> open_paths(const std::vector<std::string>& paths,
     device::OpenOptions how;
     how.kind = options.device_kind;
     how.read_only = options.read_only;
-    how.exclusive = !options.read_only;
     how.wait_ns = options.wait_ns;
     KVS_ASSIGN(auto device, device::open_device(path, how, clock));
     devices.push_back(std::move(device));

@@ -1,17 +1,22 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Goal: one owner at a time; a refusal says who has the device; a child of fork() keeps nothing alive.
+// Goal: one owner at a time, or any number that share; a refusal says who has the device; a child of fork() keeps
+// nothing alive.
 // Method: real files, and loop devices where root has them; holders are this process and forked children that
 // wait on pipes. Waiting is on a manual clock, so nothing sleeps.
 
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/swap.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <filesystem>
+#include <new>
 
 #include "device/device.h"
 #include "device/test_devices.h"
@@ -62,8 +67,12 @@ class Child {
 
   pid_t pid() const { return pid_; }
   bool ready() const { return ready_; }
-  int finish() {
+  void let_go() {
     close(end_);
+    end_ = -1;
+  }
+  int finish() {
+    if (end_ >= 0) let_go();
     return reap();
   }
   int kill_and_reap() {
@@ -314,6 +323,303 @@ TEST_F(OpenLoop, AfterSigkillTheDeviceOpensWithinTheStaleWait) {
   EXPECT_EQ(child.kill_and_reap(), 128);
   auto device = open_device(loop_.path(), OpenOptions(), system_clock());
   EXPECT_TRUE(device.ok()) << device.status().to_string();
+}
+
+// ---- sharing ---------------------------------------------------------------------------------------------
+
+OpenOptions shared() {
+  OpenOptions options;
+  options.holding = Holding::kShared;
+  return options;
+}
+
+// On a file; and where root has one, on a loop device, and on one whose file has lost its name, so that what holds it
+// is the device node alone.
+class Share : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (std::string(GetParam()) == "file") {
+      file_ = std::make_unique<TempFile>(kBytes);
+      path_ = file_->path();
+      return;
+    }
+    loop_ = std::make_unique<LoopDevice>(kBytes);
+    if (loop_->path().empty()) GTEST_SKIP() << "needs root and a loop device: " << loop_->problem();
+    path_ = loop_->path();
+    if (std::string(GetParam()) == "node") unlink(loop_->backing_path().c_str());
+  }
+  std::unique_ptr<TempFile> file_;
+  std::unique_ptr<LoopDevice> loop_;
+  std::string path_;
+};
+
+TEST_P(Share, ThoseWhoShareDoNotRefuseEachOther) {
+  auto first = open_now(path_, shared());
+  auto second = open_now(path_, shared());
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  ASSERT_TRUE(second.ok()) << second.status().to_string();
+  Child child([&](auto wait_for_end) {
+    auto third = open_now(path_, shared());
+    if (!third.ok()) return 1;
+    Device* devices[] = {third.value().get()};
+    auto queue = third.value()->make_queue(devices, QueueOptions());
+    AlignedBuffer buffer(kPageBytes);
+    if (!queue.ok() || run_transfer(*queue.value(), IoOp::kWrite, 0, buffer.data(), kPageBytes) != 4096) return 2;
+    wait_for_end();
+    return 0;
+  });
+  EXPECT_TRUE(child.ready());
+  EXPECT_EQ(child.finish(), 0);
+}
+
+TEST_P(Share, WhoWantsItAloneIsToldWhoSharesIt) {
+  Child child([&](auto wait_for_end) {
+    auto device = open_now(path_, shared());
+    if (!device.ok()) return 1;
+    wait_for_end();
+    return 0;
+  });
+  ASSERT_TRUE(child.ready());
+  ManualClock clock;
+  const uint64_t start_ns = clock.monotonic_ns();
+  const Status status = open_device(path_, {}, clock).status();
+  EXPECT_EQ(status.code(), Code::kBusy);
+  EXPECT_NE(status.message().find("process " + std::to_string(child.pid()) + " ("), std::string::npos)
+      << status.to_string();
+  EXPECT_EQ(clock.monotonic_ns(), start_ns) << "a living holder was taken for a killed one";
+  EXPECT_EQ(child.finish(), 0);
+  EXPECT_TRUE(open_now(path_).ok());
+}
+
+TEST_P(Share, WhoSharesIsToldWhoHasItAlone) {
+  Child child([&](auto wait_for_end) {
+    auto device = open_now(path_);
+    if (!device.ok()) return 1;
+    wait_for_end();
+    return 0;
+  });
+  ASSERT_TRUE(child.ready());
+  ManualClock clock;
+  const uint64_t start_ns = clock.monotonic_ns();
+  const Status status = open_device(path_, shared(), clock).status();
+  EXPECT_EQ(status.code(), Code::kBusy);
+  EXPECT_NE(status.message().find("process " + std::to_string(child.pid()) + " ("), std::string::npos)
+      << status.to_string();
+  EXPECT_EQ(clock.monotonic_ns(), start_ns);
+  EXPECT_EQ(child.finish(), 0);
+  EXPECT_TRUE(open_now(path_, shared()).ok());
+}
+
+TEST_P(Share, OneThatLivesKeepsItHeldWhenAnotherIsKilled) {
+  const auto share_and_wait = [&](auto wait_for_end) {
+    auto device = open_now(path_, shared());
+    if (!device.ok()) return 1;
+    wait_for_end();
+    return 0;
+  };
+  Child killed(share_and_wait), living(share_and_wait);
+  ASSERT_TRUE(killed.ready() && living.ready());
+  EXPECT_EQ(killed.kill_and_reap(), 128);
+  const Status status = open_now(path_).status();
+  EXPECT_EQ(status.code(), Code::kBusy);
+  EXPECT_NE(status.message().find("process " + std::to_string(living.pid()) + " ("), std::string::npos)
+      << status.to_string();
+  EXPECT_EQ(living.kill_and_reap(), 128);
+  EXPECT_TRUE(open_device(path_, {}, system_clock()).ok());
+}
+
+TEST_P(Share, AChildOfWhoSharesKeepsNothingAlive) {
+  auto device = open_now(path_, shared());
+  ASSERT_TRUE(device.ok());
+  Child child([&](auto wait_for_end) {
+    if (device.value()->share().code() != Code::kClosed) return 1;
+    device = Status(Code::kClosed, "");
+    wait_for_end();
+    return 0;
+  });
+  ASSERT_TRUE(child.ready());
+  EXPECT_EQ(open_now(path_).status().code(), Code::kBusy) << "the child gave up its parent's lock";
+  device = Status(Code::kClosed, "");
+  EXPECT_TRUE(open_now(path_).ok());
+  EXPECT_EQ(child.finish(), 0);
+}
+
+TEST_P(Share, WhoLooksOnHoldsNothing) {
+  OpenOptions options = shared();
+  options.read_only = true;
+  auto reader = open_now(path_, options);
+  ASSERT_TRUE(reader.ok()) << reader.status().to_string();
+  EXPECT_TRUE(open_now(path_).ok());
+}
+
+TEST_P(Share, WhoHeldItAloneLetsThoseInWhoShareAndNobodyElse) {
+  auto owner = open_now(path_);
+  ASSERT_TRUE(owner.ok());
+  ASSERT_TRUE(owner.value()->share().ok());
+  EXPECT_EQ(open_now(path_).status().code(), Code::kBusy);
+  auto second = open_now(path_, shared());
+  ASSERT_TRUE(second.ok()) << second.status().to_string();
+  EXPECT_TRUE(owner.value()->share().ok()) << "sharing twice is sharing";
+  Device* devices[] = {owner.value().get()};
+  auto queue = owner.value()->make_queue(devices, QueueOptions());
+  ASSERT_TRUE(queue.ok());
+  AlignedBuffer buffer(kPageBytes);
+  EXPECT_EQ(run_transfer(*queue.value(), IoOp::kWrite, 0, buffer.data(), kPageBytes), 4096);
+  queue = Status(Code::kClosed, "");
+  owner = Status(Code::kClosed, "");
+  EXPECT_EQ(open_now(path_).status().code(), Code::kBusy);
+  second = Status(Code::kClosed, "");
+  EXPECT_TRUE(open_now(path_).ok());
+}
+
+// Runs `work` in children that all start at one moment, and returns their exit codes.
+template <typename Work>
+std::vector<int> run_at_once(int count, Work work) {
+  int gate[2];
+  EXPECT_EQ(pipe2(gate, O_CLOEXEC), 0);
+  std::vector<std::unique_ptr<Child>> children;
+  for (int i = 0; i < count; ++i) {
+    children.push_back(std::make_unique<Child>([&](auto wait_for_end) {
+      close(gate[1]);
+      for (auto& earlier : children) earlier->let_go();  // this child's copies of their pipes
+      wait_for_end();
+      char byte;
+      return read(gate[0], &byte, 1) == 0 ? work(i) : 100;
+    }));
+    EXPECT_TRUE(children.back()->ready());
+  }
+  close(gate[0]);
+  for (auto& child : children) child->let_go();
+  close(gate[1]);
+  std::vector<int> codes;
+  for (auto& child : children) codes.push_back(child->finish());
+  return codes;
+}
+
+// Who finds another at its first step tries again.
+TEST_P(Share, ManyThatComeAtOnceAllGetIn) {
+  const auto share_often = [&](int) {
+    for (int round = 0; round < 20; ++round) {
+      if (!open_device(path_, shared(), system_clock()).ok()) return 1;
+    }
+    return 0;
+  };
+  EXPECT_EQ(run_at_once(16, share_often), std::vector<int>(16, 0));
+}
+
+TEST_P(Share, NobodyIsEverInBesideOneThatIsAlone) {
+  struct Inside {
+    std::atomic<int> alone{0}, sharing{0}, alone_ever{0};
+  };
+  void* const memory = mmap(nullptr, sizeof(Inside), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  Inside& inside = *new (memory) Inside;
+  const auto come_and_go = [&](int child) {
+    for (int round = 0; round < 60; ++round) {
+      const bool alone = child % 2 == 0;
+      auto device = open_now(path_, alone ? OpenOptions() : shared());
+      if (!device.ok() && device.status().code() != Code::kBusy) return 1;
+      if (!device.ok()) continue;
+      if (alone) {
+        ++inside.alone_ever;
+        if (++inside.alone != 1 || inside.sharing != 0) return 2;
+        --inside.alone;
+        if (round % 2 == 0 && !device.value()->share().ok()) return 3;
+        if (round % 2 != 0) continue;
+      }
+      ++inside.sharing;
+      if (inside.alone != 0) return 4;
+      --inside.sharing;
+    }
+    return 0;
+  };
+  EXPECT_EQ(run_at_once(8, come_and_go), std::vector<int>(8, 0));
+  EXPECT_GT(inside.alone_ever, 0);
+  munmap(memory, sizeof(Inside));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Share, ::testing::Values("file", "loop", "node"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST_F(OpenLoop, ALoopDeviceAndItsFileAreSharedAsOneDevice) {
+  auto device = open_now(loop_.path(), shared());
+  auto file = open_now(loop_.backing_path(), shared());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  ASSERT_TRUE(file.ok()) << file.status().to_string();
+  file = Status(Code::kClosed, "");
+  EXPECT_EQ(open_now(loop_.backing_path()).status().code(), Code::kBusy);
+  device = Status(Code::kClosed, "");
+  device = open_now(loop_.backing_path());
+  ASSERT_TRUE(device.ok()) << device.status().to_string();
+  EXPECT_EQ(open_now(loop_.path(), shared()).status().code(), Code::kBusy);
+}
+
+TEST_F(OpenLoop, AnOwnerThatSharesSharesTheFileBehindItsLoopDeviceToo) {
+  auto owner = open_now(loop_.path());
+  ASSERT_TRUE(owner.ok());
+  EXPECT_EQ(open_now(loop_.backing_path(), shared()).status().code(), Code::kBusy);
+  ASSERT_TRUE(owner.value()->share().ok());
+  EXPECT_TRUE(open_now(loop_.backing_path(), shared()).ok());
+  EXPECT_EQ(open_now(loop_.backing_path()).status().code(), Code::kBusy);
+}
+
+// A clock whose first sleep closes a descriptor.
+class ClosingClock final : public Clock {
+ public:
+  explicit ClosingClock(int fd) : fd_(fd) {}
+  uint64_t monotonic_ns() override { return now_ns_; }
+  uint64_t wall_seconds() override { return 0; }
+  void sleep_ns(uint64_t duration_ns) override {
+    if (now_ns_ == 0) close(fd_);
+    now_ns_ += duration_ns;
+  }
+
+ private:
+  int fd_;
+  uint64_t now_ns_ = 0;
+};
+
+TEST_F(OpenLoop, WhoSharesWaitsForOneThatHasOnlyJustClaimedIt) {
+  const int claim = open(loop_.path().c_str(), O_RDWR | O_EXCL | O_CLOEXEC);
+  ASSERT_GE(claim, 0);
+  ClosingClock clock(claim);
+  auto device = open_device(loop_.path(), shared(), clock);
+  EXPECT_TRUE(device.ok()) << device.status().to_string();
+  EXPECT_LT(clock.monotonic_ns(), 1'000'000'000u);
+}
+
+TEST_F(OpenLoop, AClaimOfSomebodyElseThatStaysRefusesThoseWhoShare) {
+  const int claim = open(loop_.path().c_str(), O_RDWR | O_EXCL | O_CLOEXEC);
+  ASSERT_GE(claim, 0);
+  const Status status = open_now(loop_.path(), shared()).status();
+  EXPECT_EQ(status.code(), Code::kBusy);
+  EXPECT_NE(status.message().find(std::to_string(getpid())), std::string::npos) << status.to_string();
+  close(claim);
+}
+
+// Like a mount, but without a file system to make.
+TEST_F(OpenLoop, WhatTheKernelUsesIsRefusedAtOnceAlsoToThoseWhoShare) {
+  std::vector<uint8_t> page(kPageBytes);
+  const uint32_t version = 1, last_page = kBytes / kPageBytes - 1;
+  std::memcpy(&page[1024], &version, sizeof(version));
+  std::memcpy(&page[1028], &last_page, sizeof(last_page));
+  std::memcpy(&page[kPageBytes - 10], "SWAPSPACE2", 10);
+  const int fd = open(loop_.path().c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(pwrite(fd, page.data(), page.size(), 0), static_cast<ssize_t>(page.size()));
+  ASSERT_EQ(fsync(fd), 0);
+  close(fd);
+  if (swapon(loop_.path().c_str(), 0) != 0) GTEST_SKIP() << "needs root that may swap: " << std::strerror(errno);
+  for (const Holding holding : {Holding::kShared, Holding::kExclusive}) {
+    ManualClock clock;
+    OpenOptions options;
+    options.holding = holding;
+    const uint64_t start_ns = clock.monotonic_ns();
+    const Status status = open_device(loop_.path(), options, clock).status();
+    EXPECT_EQ(status.code(), Code::kBusy);
+    EXPECT_NE(status.message().find("swap on " + loop_.path()), std::string::npos) << status.to_string();
+    EXPECT_EQ(clock.monotonic_ns(), start_ns);
+  }
+  EXPECT_EQ(swapoff(loop_.path().c_str()), 0);
 }
 
 // ---- fork ------------------------------------------------------------------------------------------------
