@@ -4,19 +4,20 @@
 
 Every transaction takes SQLite's write lock first, so they are linearizable. Leases are counted in CLOCK_BOOTTIME, which
 all processes of a host share; those of an earlier boot have ended. They are ended by whoever comes next, so a watch,
-which looks all the time, tells in time.
+which looks all the time, tells in time. A file that was removed is made anew: to all who have it open it is wiped (S7).
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import secrets
 import sqlite3
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from kvstore.cluster.bell import Bell, ring
 from kvstore.cluster.engine import (
     Change,
     Compare,
@@ -29,14 +30,15 @@ from kvstore.cluster.engine import (
     Txn,
     Watch,
 )
-from kvstore.errors import EngineError, LeaseEnded, StaleError
+from kvstore.cluster.sqlite_file import SqliteFile
+from kvstore.errors import LeaseEnded, StaleError
 
 # Kept for watches that are behind; more than a pool of 100,000 regions changes in a minute at 100 GB/s.
 CHANGES_MAX = 100_000
-_POLL_S_MIN, _POLL_S_MAX = 0.001, 0.020
+# A watch looks by itself that often, in case a writer died before it could ring.
+_LOOK_S = 0.05
 
-_FULL = 2  # PRAGMA synchronous
-
+# Revisions begin with the time, and leases are random, so that a file that was wiped gives none of them out again.
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS item (key TEXT PRIMARY KEY, value BLOB NOT NULL, modified INTEGER NOT NULL,
                                  lease INTEGER NOT NULL) WITHOUT ROWID;
@@ -44,11 +46,12 @@ CREATE INDEX IF NOT EXISTS item_lease ON item (lease) WHERE lease != 0;
 CREATE TABLE IF NOT EXISTS change (revision INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL,
                                    lease INTEGER NOT NULL, erased INTEGER NOT NULL,
                                    PRIMARY KEY (revision, key)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY AUTOINCREMENT, ttl_ns INTEGER NOT NULL,
+CREATE TABLE IF NOT EXISTS lease (id INTEGER PRIMARY KEY, ttl_ns INTEGER NOT NULL,
                                   ends_ns INTEGER NOT NULL, boot TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS state (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL,
                                   changes_after INTEGER NOT NULL);
-INSERT OR IGNORE INTO state VALUES (1, 0, 0);
+INSERT OR IGNORE INTO state SELECT 1, now_us, now_us
+  FROM (SELECT CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000 AS now_us);
 """
 
 
@@ -71,30 +74,10 @@ class SqliteEngine(MetadataEngine):
     """
 
     def __init__(self, path: str, *, timeout_s: float = 5.0, now_ns: Callable[[], int] = _boottime_ns) -> None:
-        self._path = path
+        self._file = SqliteFile(path, _SCHEMA, timeout_s)
+        self._timeout_s = timeout_s
         self._now_ns = now_ns
         self._boot = _boot_id()
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._closed = False
-        with self._errors():
-            self._connection = sqlite3.connect(path, timeout=timeout_s, isolation_level=None, check_same_thread=False)
-            try:
-                self._set("journal_mode", "wal")
-                self._set("synchronous", _FULL)
-                self._connection.executescript(_SCHEMA)
-            except BaseException:
-                self._connection.close()
-                raise
-
-    def _set(self, name: str, value: str | int) -> None:
-        self._connection.execute(f"PRAGMA {name} = {value}")
-        found = self._connection.execute(f"PRAGMA {name}").fetchone()[0]
-        if found != value:
-            raise EngineError(
-                f"SQLite on {self._path} has {name} {found} where it must have {value}: "
-                "put the file on a local file system that has shared memory maps"
-            )
 
     # ---- MetadataEngine ----
 
@@ -105,7 +88,7 @@ class SqliteEngine(MetadataEngine):
         return 0
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
-        with self._transaction() as sql:
+        with self._writing() as sql:
             for operation in operations:
                 if isinstance(operation, Put) and operation.lease:
                     self._demand_lease(sql, operation.lease)
@@ -122,48 +105,42 @@ class SqliteEngine(MetadataEngine):
             return Snapshot(tuple(KeyValue(*row) for row in rows), self._revision(sql))
 
     def watch(self, prefix: str, after: int) -> Watch:
-        return _SqliteWatch(self, prefix, after)
+        return _SqliteWatch(self, SqliteFile(self._file.path, _SCHEMA, self._timeout_s), prefix, after)
 
     def grant(self, ttl_s: float) -> int:
         ttl_ns = int(ttl_s * 1e9)
-        with self._transaction() as sql:
-            row = (ttl_ns, self._now_ns() + ttl_ns, self._boot)
-            return int(sql.execute("INSERT INTO lease (ttl_ns, ends_ns, boot) VALUES (?, ?, ?)", row).lastrowid or 0)
+        with self._writing() as sql:
+            lease = secrets.randbits(62) + 1
+            sql.execute("INSERT INTO lease VALUES (?, ?, ?, ?)", (lease, ttl_ns, self._now_ns() + ttl_ns, self._boot))
+            return lease
 
     def renew(self, lease: int) -> None:
-        with self._transaction() as sql:
+        with self._writing() as sql:
             self._demand_lease(sql, lease)
             sql.execute("UPDATE lease SET ends_ns = ? + ttl_ns WHERE id = ?", (self._now_ns(), lease))
 
     def revoke(self, lease: int) -> None:
-        with self._transaction() as sql:
+        with self._writing() as sql:
             self._end_leases(sql, [lease])
 
     def close(self) -> None:
-        with self._lock:
-            if not self._closed and os.getpid() == self._pid:
-                self._connection.close()
-            self._closed = True
+        self._file.close()
 
     # ---- for watches ----
 
-    def changes(self, prefix: str, after: int) -> tuple[list[Change], int]:
-        """Return the changes of keys with ``prefix`` after a revision, and the revision they lead to."""
-        with self._reading() as sql:
-            revision, changes_after = sql.execute("SELECT revision, changes_after FROM state").fetchone()
-            if after == revision:
-                return [], revision
-            if not changes_after <= after <= revision:
-                raise StaleError(
-                    f"changes after revision {after} are not kept in {self._path}: "
-                    f"{changes_after} to {revision} are; make a range and a watch anew"
-                )
-            rows = sql.execute(
-                "SELECT key, value, revision, lease, erased FROM change WHERE revision > ? AND substr(key, 1, ?) = ? "
-                "ORDER BY revision, key",
-                (after, len(prefix), prefix),
-            )
-            return [Change(KeyValue(*row[:4]), bool(row[4])) for row in rows], revision
+    def next_end_ns(self, sql: sqlite3.Connection) -> int:
+        """When the next lease is over; 0 for those of an earlier boot."""
+        ends = sql.execute("SELECT min(CASE boot WHEN ? THEN ends_ns ELSE 0 END) FROM lease", (self._boot,))
+        found = ends.fetchone()[0]
+        return sys.maxsize if found is None else int(found)
+
+    def end_leases(self) -> None:
+        """End those that are over."""
+        with self._writing():
+            pass
+
+    def is_over(self, ends_ns: int) -> bool:
+        return ends_ns <= self._now_ns()
 
     # ---- within a transaction ----
 
@@ -194,7 +171,7 @@ class SqliteEngine(MetadataEngine):
 
     def _demand_lease(self, sql: sqlite3.Connection, lease: int) -> None:
         if sql.execute("SELECT 1 FROM lease WHERE id = ?", (lease,)).fetchone() is None:
-            raise LeaseEnded(f"lease {lease} in {self._path} has ended, with its keys; take a new one")
+            raise LeaseEnded(f"lease {lease} in {self._file.path} has ended, with its keys; take a new one")
 
     def _ended_leases(self, sql: sqlite3.Connection) -> list[int]:
         rows = sql.execute("SELECT id FROM lease WHERE ends_ns <= ? OR boot != ?", (self._now_ns(), self._boot))
@@ -207,66 +184,82 @@ class SqliteEngine(MetadataEngine):
             sql.execute("DELETE FROM lease WHERE id = ?", (lease,))
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A write transaction that has ended the leases that are over. An exception undoes it."""
-        with self._connected() as sql:
-            sql.execute("BEGIN IMMEDIATE")
-            try:
-                self._end_leases(sql, self._ended_leases(sql))
-                yield sql
-            except BaseException:
-                sql.execute("ROLLBACK")
-                raise
-            sql.execute("COMMIT")
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that has ended the leases that are over."""
+        with self._file.transaction("IMMEDIATE") as sql:
+            before = self._revision(sql)
+            self._end_leases(sql, self._ended_leases(sql))
+            yield sql
+            changed = self._revision(sql) != before
+        if changed:
+            ring(self._file.path + "-wal")
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """A read transaction: one snapshot, in which no lease is over."""
+        """One snapshot, in which no lease is over."""
         while True:
-            with self._connected() as sql:
-                sql.execute("BEGIN")
-                try:
-                    if not self._ended_leases(sql):
-                        yield sql
-                        return
-                finally:
-                    sql.execute("COMMIT")
-            with self._transaction():
-                pass  # ends them
-
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._errors():
-            if os.getpid() != self._pid:
-                raise EngineError(f"the connection to {self._path} is the parent process's: open the pool after fork")
-            if self._closed:
-                raise EngineError(f"the connection to {self._path} is closed")
-            yield self._connection
-
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise EngineError(f"SQLite on {self._path}: {error}") from error
+            with self._file.transaction("DEFERRED") as sql:
+                if not self._ended_leases(sql):
+                    yield sql
+                    return
+            self.end_leases()
 
 
 class _SqliteWatch(Watch):
-    def __init__(self, engine: SqliteEngine, prefix: str, after: int) -> None:
+    """Has a connection of its own: only another one's commits change what SQLite calls ``data_version``."""
+
+    def __init__(self, engine: SqliteEngine, file: SqliteFile, prefix: str, after: int) -> None:
         self._engine = engine
+        self._file = file
         self._prefix = prefix
         self._after = after
+        self._bell = Bell(file.path + "-wal")
+        self._seen = -1
+        self._next_end_ns = 0
 
     def poll(self, timeout_s: float) -> list[Change]:
         deadline = time.monotonic() + timeout_s
-        pause_s = _POLL_S_MIN
         while True:
-            changes, self._after = self._engine.changes(self._prefix, self._after)
+            changes = self._look()
             left_s = deadline - time.monotonic()
             if changes or left_s <= 0:
                 return changes
-            time.sleep(min(pause_s, left_s))
-            pause_s = min(pause_s * 2, _POLL_S_MAX)
+            if not self._bell.wait(min(left_s, _LOOK_S)) and left_s <= _LOOK_S:
+                return []  # the next poll looks first, too
 
     def close(self) -> None:
-        pass  # it has no connection of its own
+        self._file.close()
+        self._bell.close()
+
+    def _look(self) -> list[Change]:
+        with self._file.connected() as sql:
+            if self._file.opened != 1:
+                raise StaleError(f"{self._file.path} was removed or replaced; make a range and a watch anew")
+            version = int(sql.execute("PRAGMA data_version").fetchone()[0])
+        if version == self._seen and not self._engine.is_over(self._next_end_ns):
+            return []
+        while True:
+            with self._file.transaction("DEFERRED") as sql:
+                self._next_end_ns = self._engine.next_end_ns(sql)
+                if not self._engine.is_over(self._next_end_ns):
+                    changes, self._after = self._changes(sql)
+                    self._seen = version
+                    return changes
+            self._engine.end_leases()
+
+    def _changes(self, sql: sqlite3.Connection) -> tuple[list[Change], int]:
+        """The changes after ``_after``, and the revision they lead to."""
+        revision, changes_after = sql.execute("SELECT revision, changes_after FROM state").fetchone()
+        if self._after == revision:
+            return [], revision
+        if not changes_after <= self._after <= revision:
+            raise StaleError(
+                f"changes after revision {self._after} are not kept in {self._file.path}: "
+                f"{changes_after} to {revision} are; make a range and a watch anew"
+            )
+        rows = sql.execute(
+            "SELECT key, value, revision, lease, erased FROM change WHERE revision > ? AND substr(key, 1, ?) = ? "
+            "ORDER BY revision, key",
+            (self._after, len(self._prefix), self._prefix),
+        )
+        return [Change(KeyValue(*row[:4]), bool(row[4])) for row in rows], revision

@@ -17,7 +17,6 @@ from etcd_server import etcd_server, missing
 from kvstore import _core
 from kvstore.cluster import Compare, Erase, KeyValue, MetadataEngine, Put, open_engine
 from kvstore.cluster.native import NativeEngine
-from kvstore.cluster.sqlite import SqliteEngine
 from kvstore.errors import ConfigError, EngineError, LeaseEnded, StaleError
 
 # etcd makes a lease of less than its election time-out, about a second and a half, last that long.
@@ -317,18 +316,6 @@ def test_what_an_engine_forgets_is_what_its_url_says(etcd):
         engine.close()
 
 
-def test_sqlite_flushes_what_it_acknowledges(tmp_path):
-    engine = SqliteEngine(str(tmp_path / "engine.db"))
-    assert engine.forgets_s == 0
-    assert engine._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-    engine.close()
-
-
-def test_sqlite_without_a_log_that_processes_share_is_refused():
-    with pytest.raises(EngineError, match="journal_mode memory where it must have wal"):
-        SqliteEngine(":memory:")
-
-
 @pytest.mark.parametrize("options", ["forgets_s=", "forgets_s=-1", "forgets_s=nan", "forgets_s=1e9", "forget=1"])
 def test_an_option_of_no_sense_is_refused(options):
     with pytest.raises(ConfigError, match="forgets_s="):
@@ -350,9 +337,3 @@ def test_an_etcd_that_is_not_there_is_an_engine_error():
     pytest.importorskip("etcd3gw", reason="the package etcd3gw is not installed")
     with pytest.raises(EngineError, match="does not answer"):
         open_engine(f"etcd://127.0.0.1:{free_port()}", timeout_s=1)
-
-
-def test_a_sqlite_file_that_is_none_is_an_engine_error(tmp_path):
-    (tmp_path / "not.db").write_bytes(b"no database at all" * 1000)
-    with pytest.raises(EngineError, match=r"not\.db"):
-        open_engine(f"sqlite:{tmp_path / 'not.db'}")

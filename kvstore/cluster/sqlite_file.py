@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""SqliteFile: one connection to a SQLite file that many processes share.
+
+Guarantees: what was committed is on the disk. A file that was removed or replaced is opened anew, and made if need be,
+at the next transaction, so what it held reads as wiped; of a transaction in which that was noticed the outcome is
+unknown. In a forked child every call is refused: SQLite must not hear of forks.
+Never remove the ``-wal`` or ``-shm`` beside the file without it: SQLite could not notice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import random
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from kvstore.errors import EngineError
+
+_FULL = 2  # PRAGMA synchronous
+
+# POSIX: whoever closes any descriptor of a file drops all locks that its process has there. SQLite knows; while we make
+# the file nobody here may open it.
+_making = threading.Lock()
+_all: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
+_inherited: set[tuple[int, int]] = set()
+
+
+class SqliteFile:
+    """A connection in WAL mode with ``synchronous = FULL``. Thread-safe: transactions wait for each other.
+
+    Parameters
+    ----------
+    path : made, with mode 0600, if absent.
+    schema : statements that make what is missing of it.
+    timeout_s : longest wait for another process's transaction.
+    """
+
+    def __init__(self, path: str, schema: str, timeout_s: float) -> None:
+        self.path = str(Path(path).resolve())  # as SQLite names what lies beside it
+        self.opened = 0  # how many times: again whenever it was replaced
+        self._schema = schema
+        self._timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._identity: tuple[int, int] | None = None
+        with self._errors():
+            self._connection = self._connect()
+        _all.add(self)
+
+    @contextlib.contextmanager
+    def transaction(self, kind: Literal["IMMEDIATE", "DEFERRED"]) -> Iterator[sqlite3.Connection]:
+        """A transaction, to write or to read, that an exception undoes."""
+        with self.connected() as sql:
+            sql.execute(f"BEGIN {kind}")
+            try:
+                yield sql
+                sql.execute("COMMIT")
+            except BaseException:
+                if sql.in_transaction:  # not where SQLite has undone it by itself
+                    sql.execute("ROLLBACK")
+                raise
+            if kind == "IMMEDIATE" and not self._is_current():
+                raise EngineError(f"{self.path} was removed or replaced during a transaction")
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[sqlite3.Connection]:
+        """The connection to the file that now bears the name."""
+        self._refuse_fork()
+        with self._lock, self._errors():
+            if self._closed:
+                raise EngineError(f"the connection to {self.path} is closed")
+            if not self._is_current():
+                self._connection.close()
+                self._connection = self._connect()
+            yield self._connection
+
+    def close(self) -> None:
+        """Idempotent."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock, self._errors():
+            if not self._closed:
+                self._connection.close()
+            self._closed = True
+
+    def abandon(self) -> None:
+        """In a forked child: keep SQLite from closing the connection, ever, and the file from being opened again."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+        if self._identity is not None:
+            _inherited.add(self._identity)
+
+    def _connect(self) -> sqlite3.Connection:
+        with _making:
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            # Before it is opened: if it is replaced in between, that is noticed later, and not never.
+            self._identity = self._identity_now()
+            if self._identity in _inherited:
+                raise EngineError(
+                    f"{self.path} was open when this process was forked, so SQLite takes its locks for its own here: "
+                    "open the pool in one process, or start children with spawn"
+                )
+            connection = sqlite3.connect(
+                self.path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False
+            )
+        try:
+            self._begin_wal(connection)
+            self._set(connection, "synchronous", _FULL)
+            connection.executescript(self._schema)
+        except BaseException:
+            connection.close()
+            raise
+        self.opened += 1
+        return connection
+
+    def _begin_wal(self, connection: sqlite3.Connection) -> None:
+        # Of processes that make the file at once SQLite lets none wait for another here, since both would for ever.
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._set(connection, "journal_mode", "wal")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.001, 0.01))
+
+    def _set(self, connection: sqlite3.Connection, name: str, value: str | int) -> None:
+        connection.execute(f"PRAGMA {name} = {value}")
+        found = connection.execute(f"PRAGMA {name}").fetchone()[0]
+        if found != value:
+            raise EngineError(
+                f"SQLite on {self.path} has {name} {found} where it must have {value}: "
+                "put the file on a local file system that has shared memory maps"
+            )
+
+    def _is_current(self) -> bool:
+        return self._identity is not None and self._identity == self._identity_now()
+
+    def _identity_now(self) -> tuple[int, int] | None:
+        try:
+            found = Path(self.path).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._pid:  # before the lock: another thread of the parent may hold it for ever
+            raise EngineError(f"the connection to {self.path} is the parent process's: open the pool after fork")
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise EngineError(f"SQLite on {self.path}: {error}") from error
+        except OSError as error:
+            raise EngineError(f"SQLite on {self.path}: {error.strerror}") from error
+
+
+def _abandon_all() -> None:
+    for file in list(_all):
+        file.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

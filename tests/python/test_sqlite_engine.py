@@ -1,0 +1,336 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Goal: what happens to files and processes leaves the SQLite engine right, wiped or refusing; never wrong or stuck.
+
+Method: real files, real processes that are killed or forked; a clock of the test's own for leases. What every engine
+promises is in ``test_engines.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from test_process import await_ready, finish, in_child
+
+from kvstore.cluster import Compare, Put, open_engine
+from kvstore.cluster.bell import Bell, ring
+from kvstore.cluster.sqlite import SqliteEngine
+from kvstore.errors import EngineError, LeaseEnded, StaleError
+
+# What every child starts with: sys.argv[1] is the path of the file.
+PRELUDE = """
+import os, sys, time
+from kvstore.cluster import Compare, Put
+from kvstore.cluster.sqlite import SqliteEngine
+engine = SqliteEngine(sys.argv[1])
+def ready():
+    print("ready", flush=True)
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "engine.db")
+
+
+@pytest.fixture
+def engine(path):
+    opened = SqliteEngine(path)
+    yield opened
+    opened.close()
+
+
+def put(engine, key, value=b"", lease=0):
+    return engine.txn([], [Put(key, value, lease)]).revision
+
+
+def keys(engine):
+    return [item.key for item in engine.range("").items]
+
+
+def remove(path):
+    for end in ("", "-wal", "-shm"):
+        Path(path + end).unlink(missing_ok=True)
+
+
+# ---- what is acknowledged stays ----
+
+
+def test_what_is_acknowledged_has_been_flushed(engine):
+    assert engine.forgets_s == 0
+    with engine._file.connected() as sql:
+        assert sql.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_without_a_log_that_processes_share_it_is_refused(engine):
+    with pytest.raises(EngineError, match="journal_mode memory where it must have wal"):
+        engine._file._set(sqlite3.connect(":memory:"), "journal_mode", "wal")
+
+
+def test_a_process_killed_within_a_transaction_leaves_nothing_of_it_and_no_lock(path, engine, python):
+    put(engine, "a", b"1")
+    child = python(
+        PRELUDE
+        + """
+with engine._file.transaction("IMMEDIATE") as sql:
+    engine._apply(sql, [Put("a", b"2"), Put("b", b"")])
+    ready()
+    sys.stdin.read()
+""",
+        path,
+    )
+    await_ready(child)
+    child.kill()
+    child.wait()
+    assert [(item.key, item.value) for item in engine.range("").items] == [("a", b"1")]
+    assert engine.txn([Compare("a", b"1")], [Put("a", b"3")]).applied
+
+
+def test_two_processes_that_count_in_one_key_lose_no_count(path, engine, python):
+    count = """
+for turn in range(150):
+    while True:
+        items = engine.range("n").items
+        seen = items[0].value if items else None
+        if engine.txn([Compare("n", seen)], [Put("n", b"%d" % (int(seen or 0) + 1))]).applied:
+            break
+"""
+    children = [python(PRELUDE + count, path) for _ in range(2)]
+    assert [finish(child) for child in children] == [(0, "")] * 2
+    assert engine.range("n").items[0].value == b"300"
+
+
+def test_processes_that_make_the_file_at_once_share_one(path, python):
+    take = "ready(); sys.stdin.readline(); print(engine.txn([Compare('a')], [Put('a', b'')]).applied, flush=True)"
+    children = [python(PRELUDE + take, path) for _ in range(6)]
+    for child in children:
+        await_ready(child)
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    assert sorted(child.stdout.readline() for child in children) == ["False\n"] * 5 + ["True\n"]
+    assert [finish(child) for child in children] == [(0, "")] * 6
+
+
+def test_a_full_disk_is_an_error_and_the_engine_goes_on_when_there_is_room(engine):
+    put(engine, "a", b"1")
+    with engine._file.connected() as sql:
+        pages = sql.execute("PRAGMA page_count").fetchone()[0]
+        sql.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(EngineError, match="full"):
+        put(engine, "b", bytes(1 << 20))
+    assert keys(engine) == ["a"]
+    with engine._file.connected() as sql:
+        sql.execute("PRAGMA max_page_count = 1000000")
+    put(engine, "b", bytes(1 << 20))
+    assert keys(engine) == ["a", "b"]
+
+
+# ---- a file that was removed ----
+
+
+def test_a_file_that_was_removed_is_a_wiped_engine(path, engine):
+    other = SqliteEngine(path)
+    put(engine, "a")
+    lease = other.grant(60)
+    watch = other.watch("", other.range("").revision)
+    assert watch.poll(0) == []
+    last = put(engine, "b")
+    remove(path)
+    assert keys(engine) == []
+    with pytest.raises(StaleError, match="removed or replaced"):
+        watch.poll(0)
+    with pytest.raises(LeaseEnded):
+        other.renew(lease)
+    assert other.grant(60) != lease
+    assert put(other, "c") > last, "a revision that was given out before"
+    assert keys(engine) == ["c"]
+    other.close()
+    assert keys(engine) == ["c"]
+
+
+def test_a_file_that_is_replaced_within_a_transaction_leaves_its_outcome_unknown(path, engine):
+    put(engine, "a")
+
+    def put_while_it_is_removed() -> None:
+        with engine._file.transaction("IMMEDIATE") as sql:
+            engine._apply(sql, [Put("b", b"")])
+            remove(path)
+
+    with pytest.raises(EngineError, match="removed or replaced"):
+        put_while_it_is_removed()
+    assert keys(engine) == []
+
+
+def test_processes_that_meet_a_removed_file_agree_on_the_next_one(path, engine, python):
+    take = """
+ready()
+sys.stdin.readline()
+print(engine.txn([Compare('a')], [Put('a', b'')]).applied, flush=True)
+sys.stdin.readline()
+"""
+    put(engine, "a")
+    children = [python(PRELUDE + take, path) for _ in range(4)]
+    for child in children:
+        await_ready(child)
+    remove(path)
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    assert sorted(child.stdout.readline() for child in children) == ["False\n"] * 3 + ["True\n"]
+    assert keys(engine) == ["a"]
+    assert [finish(child) for child in children] == [(0, "")] * 4
+    put(engine, "b")
+    assert keys(SqliteEngine(path)) == ["a", "b"], "the last of them took the file with it"
+
+
+# ---- a place that does not do ----
+
+
+def test_the_file_is_for_its_user_only(path, engine):
+    put(engine, "a")
+    for end in ("", "-wal", "-shm"):
+        assert stat.S_IMODE(Path(path + end).stat().st_mode) == 0o600
+
+
+def test_a_folder_that_is_not_there_is_an_error_that_names_the_file(tmp_path):
+    with pytest.raises(EngineError, match=r"no/engine\.db: No such file"):
+        open_engine(f"sqlite:{tmp_path}/no/engine.db")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_folder_that_cannot_be_written_is_an_error_that_names_the_file():
+    with tempfile.TemporaryDirectory() as folder:  # not below the folders of the test run, which are root's alone
+        Path(folder).chmod(0o555)
+
+        def use() -> None:
+            if os.geteuid() == 0:
+                os.setuid(65534)
+            with pytest.raises(EngineError, match=r"engine\.db: Permission denied"):
+                open_engine(f"sqlite:{folder}/engine.db")
+
+        assert in_child(use) == 0
+
+
+def test_a_file_that_is_no_database_is_an_error_that_names_it(path):
+    Path(path).write_bytes(b"no database at all" * 1000)
+    with pytest.raises(EngineError, match=r"engine\.db: file is not a database"):
+        open_engine(f"sqlite:{path}")
+
+
+# ---- forks ----
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_is_refused_and_leaves_the_parents_locks_alone(path, python):
+    engine = SqliteEngine(path)
+    watch = engine.watch("", put(engine, "a"))
+
+    def use() -> None:
+        for call in (lambda: engine.range(""), lambda: watch.poll(0), lambda: SqliteEngine(path)):
+            with pytest.raises(EngineError, match="fork"):
+                call()
+        watch.close()
+        engine.close()
+
+    with engine._file.transaction("IMMEDIATE") as sql:
+        assert in_child(use) == 0
+        engine._apply(sql, [Put("b", b"")])
+        writer = python(
+            PRELUDE.replace("argv[1])", "argv[1], timeout_s=0.1)") + "engine.txn([], [Put('c', b'')])", path
+        )
+        assert "database is locked" in finish(writer)[1]
+    assert keys(engine) == ["a", "b"]
+    engine.close()
+
+
+# ---- watches ----
+
+
+def test_a_change_wakes_a_watch_of_another_process_at_once(path, engine, python):
+    child = python(
+        PRELUDE
+        + """
+sys.stdin.readline()
+for i in range(50):
+    time.sleep(0.01)
+    engine.txn([], [Put("t", b"%d" % time.monotonic_ns())])
+""",
+        path,
+    )
+    watch = engine.watch("", put(engine, "a"))
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    late_ns = []
+    while len(late_ns) < 50:
+        late_ns += [time.monotonic_ns() - int(change.item.value) for change in watch.poll(10)]
+    assert finish(child) == (0, "")
+    # From before the transaction, with its flush. Without the bell every other one takes up to 50 ms.
+    assert sorted(late_ns)[25] < 10_000_000
+    watch.close()
+
+
+@pytest.mark.parametrize("why", ["no inotify", "lost"])
+def test_a_watch_that_no_bell_wakes_looks_for_itself(engine, monkeypatch, why):
+    watch = engine.watch("", put(engine, "a"))
+    if why == "lost":
+        monkeypatch.setattr("kvstore.cluster.sqlite.ring", lambda path: None)
+    else:
+        watch._bell.close()
+    timer = threading.Timer(0.1, put, (engine, "b"))
+    timer.start()
+    begin = time.monotonic()
+    assert [change.item.key for change in watch.poll(20)] == ["b"]
+    assert time.monotonic() - begin < 5
+    timer.join()
+    watch.close()
+
+
+def test_a_bell_that_was_rung_before_the_wait_is_heard_once(tmp_path):
+    (tmp_path / "file").touch()
+    bell = Bell(str(tmp_path / "file"))
+    ring(str(tmp_path / "file"))
+    assert bell.wait(10)
+    assert not bell.wait(0.001)
+    bell.close()
+    ring(str(tmp_path / "is not there"))
+
+
+# ---- leases ----
+
+
+def test_a_lease_lasts_its_time_and_no_longer(path):
+    now_ns = [10**9]
+    engine = SqliteEngine(path, now_ns=lambda: now_ns[0])
+    lease = engine.grant(2.0)
+    watch = engine.watch("", put(engine, "a", b"", lease))
+    now_ns[0] += 1_999_999_999
+    assert keys(engine) == ["a"]
+    assert watch.poll(0) == []
+    engine.renew(lease)
+    now_ns[0] += 1_999_999_999
+    assert watch.poll(0) == []
+    engine.renew(lease)
+    now_ns[0] += 2_000_000_000
+    assert [(change.item.key, change.erased) for change in watch.poll(0)] == [("a", True)]
+    with pytest.raises(LeaseEnded):
+        engine.renew(lease)
+    assert keys(engine) == []
+    engine.close()
+
+
+def test_leases_of_an_earlier_boot_have_ended(path, engine):
+    lease = engine.grant(3600)
+    revision = put(engine, "a", b"", lease)
+    engine._boot = "another"  # as the processes of the next boot see it
+    watch = engine.watch("", revision)
+    assert [(change.item.key, change.erased) for change in watch.poll(0)] == [("a", True)]
+    with pytest.raises(LeaseEnded):
+        engine.renew(lease)
