@@ -16,6 +16,7 @@ from kvstore.cluster.engine import (
     Watch,
     open_engine,
 )
+from kvstore.cluster.sqlite_path import default_sqlite_path
 
 __all__ = [
     "Change",
@@ -27,5 +28,6 @@ __all__ = [
     "Snapshot",
     "Txn",
     "Watch",
+    "default_sqlite_path",
     "open_engine",
 ]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -161,7 +161,7 @@ class MetadataEngine(abc.ABC):
         """Close the connection. Leases run on until their time is over. Idempotent."""
 
 
-def open_engine(url: str, *, timeout_s: float = 5.0) -> MetadataEngine:
+def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], str] | None = None) -> MetadataEngine:
     """Connect to the engine that ``url`` names.
 
     Parameters
@@ -169,6 +169,7 @@ def open_engine(url: str, *, timeout_s: float = 5.0) -> MetadataEngine:
     url : ``sqlite:/path/to/file`` for the processes of one host, ``etcd://host:port[,host:port…][?forgets_s=…]`` for
         many hosts, ``memory:name[?forgets_s=…]`` for the threads of one process (tests).
     timeout_s : longest time a call may take.
+    default_path : called for the file that ``sqlite:`` alone means, such as :func:`default_sqlite_path` of a pool.
 
     Raises
     ------
@@ -176,9 +177,11 @@ def open_engine(url: str, *, timeout_s: float = 5.0) -> MetadataEngine:
     EngineError : the engine cannot be reached.
     """
     scheme, _, rest = url.partition(":")
-    if scheme == "sqlite" and rest:
+    if scheme == "sqlite" and (rest or default_path is not None):
         from kvstore.cluster.sqlite import SqliteEngine
 
+        if not rest and default_path is not None:
+            rest = default_path()
         return SqliteEngine(rest, timeout_s=timeout_s)
     if scheme == "etcd" and rest.startswith("//"):
         from kvstore.cluster.etcd import EtcdEngine
