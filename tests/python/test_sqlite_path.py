@@ -64,11 +64,12 @@ def test_the_state_folder_depends_on_who_asks(loop_device, tmp_path, monkeypatch
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert default_sqlite_path([loop_device], UUID) == f"/var/lib/kvstore/{UUID}.sqlite"
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert default_sqlite_path([loop_device], UUID) == f"/home/somebody/.local/state/kvstore/{UUID}.sqlite"
+    home = tmp_path / "home"
+    monkeypatch.setenv("HOME", str(home))
+    assert default_sqlite_path([loop_device], UUID) == f"{home}/.local/state/kvstore/{UUID}.sqlite"
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_sqlite_path([loop_device], UUID) == f"{tmp_path}/kvstore/{UUID}.sqlite"
-    assert made == ["/var/lib/kvstore", "/home/somebody/.local/state/kvstore", f"{tmp_path}/kvstore"]
+    assert made == ["/var/lib/kvstore", f"{home}/.local/state/kvstore", f"{tmp_path}/kvstore"]
 
 
 def test_a_state_folder_that_cannot_be_made_says_what_to_set(loop_device, tmp_path, monkeypatch):
