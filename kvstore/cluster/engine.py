@@ -117,6 +117,11 @@ class MetadataEngine(abc.ABC):
     def forgets_s(self) -> float:
         """A failover of the service may forget what it acknowledged in the time before, up to this much (S2)."""
 
+    @property
+    @abc.abstractmethod
+    def requests(self) -> int:
+        """What this client has asked the service so far. A watch that waits asks nothing."""
+
     @abc.abstractmethod
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
         """Do all operations if all compares hold.

@@ -78,11 +78,16 @@ class EtcdEngine(MetadataEngine):
                 raise ConfigError(f"etcd endpoint {endpoint!r} is not host:port")
             self._clients.append(etcd3gw.Etcd3Client(host=host.strip("[]"), port=int(port), timeout=timeout_s))
         self._lock = threading.Lock()
+        self._requests = 0
         self._request(lambda client: client.status())
 
     @property
     def forgets_s(self) -> float:
         return self._forgets_s
+
+    @property
+    def requests(self) -> int:
+        return self._requests
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
         done = self._post("/kv/txn", {
@@ -152,6 +157,8 @@ class EtcdEngine(MetadataEngine):
             clients = list(self._clients)
         errors = []
         for client in clients:
+            with self._lock:
+                self._requests += 1
             try:
                 done = call(client)
             except self.failures as error:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Sequence
 
 from kvstore import _core
@@ -27,10 +28,16 @@ class NativeEngine(MetadataEngine):
 
     def __init__(self, core: _core.CoreEngine) -> None:
         self._core = core
+        self._lock = threading.Lock()
+        self._requests = 0
 
     @property
     def forgets_s(self) -> float:
         return self._core.forgets_ns / 1e9
+
+    @property
+    def requests(self) -> int:
+        return self._requests
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
         asked = [(compare.key, compare.value) for compare in compares]
@@ -38,32 +45,39 @@ class NativeEngine(MetadataEngine):
             (op.key, b"", 0, True) if isinstance(op, Erase) else (op.key, bytes(op.value), op.lease, False)
             for op in operations
         ]
-        with _errors():
+        with self._request():
             return Txn(*self._core.txn(asked, done))
 
     def range(self, prefix: str) -> Snapshot:
-        with _errors():
+        with self._request():
             items, revision = self._core.range(prefix)
         return Snapshot(tuple(KeyValue(*item) for item in items), revision)
 
     def watch(self, prefix: str, after: int) -> Watch:
-        with _errors():
+        with self._request():
             return _NativeWatch(self._core.watch(prefix, after))
 
     def grant(self, ttl_s: float) -> int:
-        with _errors():
+        with self._request():
             return self._core.grant(int(ttl_s * 1e9))
 
     def renew(self, lease: int) -> None:
-        with _errors():
+        with self._request():
             self._core.renew(lease)
 
     def revoke(self, lease: int) -> None:
-        with _errors():
+        with self._request():
             self._core.revoke(lease)
 
     def close(self) -> None:
         pass  # there is no connection
+
+    @contextlib.contextmanager
+    def _request(self) -> Iterator[None]:
+        with self._lock:
+            self._requests += 1
+        with _errors():
+            yield
 
 
 class _NativeWatch(Watch):

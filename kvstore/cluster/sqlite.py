@@ -87,6 +87,10 @@ class SqliteEngine(MetadataEngine):
         # process nor a power cut takes it back. A file that was lost or restored is a wiped engine (S7).
         return 0
 
+    @property
+    def requests(self) -> int:
+        return self._file.transactions
+
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
         with self._writing() as sql:
             for operation in operations:

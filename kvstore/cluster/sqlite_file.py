@@ -46,6 +46,7 @@ class SqliteFile:
     def __init__(self, path: str, schema: str, timeout_s: float) -> None:
         self.path = str(Path(path).resolve())  # as SQLite names what lies beside it
         self.opened = 0  # how many times: again whenever it was replaced
+        self.transactions = 0
         self._schema = schema
         self._timeout_s = timeout_s
         self._pid = os.getpid()
@@ -60,6 +61,7 @@ class SqliteFile:
     def transaction(self, kind: Literal["IMMEDIATE", "DEFERRED"]) -> Iterator[sqlite3.Connection]:
         """A transaction, to write or to read, that an exception undoes."""
         with self.connected() as sql:
+            self.transactions += 1
             sql.execute(f"BEGIN {kind}")
             try:
                 yield sql

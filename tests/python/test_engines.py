@@ -305,6 +305,28 @@ def test_leases_of_a_client_outlive_its_connection(connect, prefix):
     other.revoke(lease)
 
 
+# ---- what it costs ----
+
+
+def test_requests_are_counted_and_a_watch_that_waits_is_none(connect, prefix):
+    engine, other = connect(), connect()
+    before = engine.requests
+    lease = engine.grant(60)
+    revision = put(engine, prefix + "a", b"", lease)
+    engine.renew(lease)
+    engine.range(prefix)
+    assert engine.requests == before + 4
+    watch = engine.watch(prefix, revision)
+    before = engine.requests
+    for _ in range(20):
+        assert watch.poll(0.001) == []
+    put(other, prefix + "b")
+    changes_until(watch, lambda change: True)
+    assert engine.requests == before
+    watch.close()
+    other.revoke(lease)
+
+
 # ---- what may be forgotten ----
 
 
