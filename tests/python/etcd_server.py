@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import shutil
 import socket
 import subprocess
@@ -23,7 +24,11 @@ def free_port() -> int:
 
 def missing() -> str | None:
     """Why there can be none here; None when there can."""
-    return None if shutil.which("etcd") else "etcd is not installed: apt-get install etcd-server"
+    if shutil.which("etcd") is None:
+        return "etcd is not installed: apt-get install etcd-server"
+    if importlib.util.find_spec("etcd3gw") is None:
+        return "etcd3gw is not installed: pip install 'nvme-kvstore[etcd]'"
+    return None
 
 
 @contextlib.contextmanager
