@@ -101,6 +101,10 @@ void MemoryCluster::end_lease_locked(LeaseId lease) {
 }
 
 Result<TxnOutcome> MemoryCluster::txn(std::span<const Compare> compares, std::span<const Operation> operations) {
+  if (compares.size() > kTxnMax || operations.size() > kTxnMax) {
+    return Status(Code::kInvalid, format_text("a transaction of %zu compares and %zu operations: %zu are allowed",
+                                              compares.size(), operations.size(), kTxnMax));
+  }
   std::lock_guard lock(mutex_);
   begin_locked();
   for (const Operation& operation : operations) {

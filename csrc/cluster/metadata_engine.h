@@ -45,6 +45,9 @@ struct Compare {
   std::optional<std::string> value;
 };
 
+// Compares, and operations, of one transaction: what etcd takes as it is set up by default.
+inline constexpr size_t kTxnMax = 128;
+
 struct Operation {
   std::string key;
   std::string value;
@@ -78,8 +81,8 @@ class Watch {
 class MetadataEngine {
  public:
   virtual ~MetadataEngine() = default;
-  // Does all operations if all compares hold. No key twice. An operation with a lease that has ended fails the whole
-  // (kNotFound).
+  // Does all operations if all compares hold; kTxnMax of each at most. No key twice. An operation with a lease that has
+  // ended fails the whole (kNotFound).
   virtual Result<TxnOutcome> txn(std::span<const Compare> compares, std::span<const Operation> operations) = 0;
   virtual Result<Snapshot> range(std::string_view prefix) = 0;
   virtual Result<std::unique_ptr<Watch>> watch(std::string_view prefix, Revision after) = 0;

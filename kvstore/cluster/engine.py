@@ -23,6 +23,8 @@ from typing import TypeAlias
 
 from kvstore.errors import ConfigError
 
+# Compares, and operations, of one transaction: what etcd takes as it is set up by default.
+TXN_MAX = 128
 # Regions are used that long after they were taken; what forgets more is no metadata engine.
 FORGETS_S_MAX = 60
 
@@ -128,10 +130,11 @@ class MetadataEngine(abc.ABC):
 
         Parameters
         ----------
-        compares, operations : no key twice in either.
+        compares, operations : at most ``TXN_MAX`` of each, no key twice in either.
 
         Raises
         ------
+        ConfigError : there are more.
         LeaseEnded : an operation names a lease that has ended; nothing was done.
         EngineError : the outcome is unknown.
         """
@@ -164,6 +167,13 @@ class MetadataEngine(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Close the connection. Leases run on until their time is over. Idempotent."""
+
+
+def demand_txn_fits(compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
+    """Refuse what etcd would, so that what works with one engine works with all."""
+    for what, count in (("compares", len(compares)), ("operations", len(operations))):
+        if count > TXN_MAX:
+            raise ConfigError(f"a transaction of {count} {what}: {TXN_MAX} are allowed")
 
 
 def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], str] | None = None) -> MetadataEngine:

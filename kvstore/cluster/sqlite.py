@@ -29,6 +29,7 @@ from kvstore.cluster.engine import (
     Snapshot,
     Txn,
     Watch,
+    demand_txn_fits,
 )
 from kvstore.cluster.sqlite_file import SqliteFile
 from kvstore.errors import LeaseEnded, StaleError
@@ -92,6 +93,7 @@ class SqliteEngine(MetadataEngine):
         return self._file.transactions
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> Txn:
+        demand_txn_fits(compares, operations)
         with self._writing() as sql:
             for operation in operations:
                 if isinstance(operation, Put) and operation.lease:

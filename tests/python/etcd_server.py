@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+import urllib.request
 from pathlib import Path
 
 START_S_MAX = 30.0
@@ -31,23 +32,44 @@ def missing() -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def etcd_server(folder: Path) -> Iterator[str]:
-    """Yield ``host:port`` of a server that answers; it ends with the block."""
-    client, peer = free_port(), free_port()
-    command = ["etcd", "--data-dir", str(folder / "data"), "--name", "test", "--log-level", "error"]
-    command += [f"--listen-client-urls=http://127.0.0.1:{client}", f"--advertise-client-urls=http://127.0.0.1:{client}"]
-    command += [f"--listen-peer-urls=http://127.0.0.1:{peer}", f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}"]
-    command += [f"--initial-cluster=test=http://127.0.0.1:{peer}"]
-    with (folder / "etcd.log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as server:
-        try:
-            deadline = time.monotonic() + START_S_MAX
-            while True:
-                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", client), timeout=1):
-                    break
-                if server.poll() is not None or time.monotonic() > deadline:
-                    raise RuntimeError(f"etcd did not start: {(folder / 'etcd.log').read_text()[-2000:]}")
-                time.sleep(0.05)
-            yield f"127.0.0.1:{client}"
-        finally:
-            server.kill()
+class EtcdServer:
+    """A server that answers at ``endpoint``, until it is killed; it starts again on the same data and ports."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._peer = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.endpoint = f"127.0.0.1:{free_port()}"
+
+    def __enter__(self) -> EtcdServer:
+        self.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.kill()
+
+    def start(self) -> None:
+        client, peer = f"http://{self.endpoint}", f"http://127.0.0.1:{self._peer}"
+        command = ["etcd", "--data-dir", str(self._folder / "data"), "--name", "test", "--log-level", "error"]
+        command += [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
+        command += [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
+        command += [f"--initial-cluster=test={peer}"]
+        with (self._folder / "etcd.log").open("a") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_S_MAX
+        while True:
+            # It listens before it has elected itself, and does not answer until then.
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{client}/health", timeout=1) as answer:
+                if json.load(answer)["health"] == "true":
+                    return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                text = (self._folder / "etcd.log").read_text()[-2000:]
+                self.kill()
+                raise RuntimeError(f"etcd did not start: {text}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()

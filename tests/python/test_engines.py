@@ -12,12 +12,13 @@ import threading
 import time
 
 import pytest
-from etcd_server import etcd_server, missing
+from etcd_server import EtcdServer, free_port, missing
 
 from kvstore import _core
 from kvstore.cluster import Compare, Erase, KeyValue, MetadataEngine, Put, open_engine
+from kvstore.cluster.engine import TXN_MAX
 from kvstore.cluster.native import NativeEngine
-from kvstore.errors import ConfigError, EngineError, LeaseEnded, StaleError
+from kvstore.errors import ConfigError, EngineError, LeaseEnded, StaleError, StoreFailed
 
 # etcd makes a lease of less than its election time-out, about a second and a half, last that long.
 TTL_S = 2
@@ -28,8 +29,8 @@ ENDS_S_MAX = 8
 def etcd(tmp_path_factory):
     if reason := missing():
         pytest.skip(reason)
-    with etcd_server(tmp_path_factory.mktemp("etcd")) as endpoint:
-        yield endpoint
+    with EtcdServer(tmp_path_factory.mktemp("etcd")) as server:
+        yield server.endpoint
 
 
 @pytest.fixture(params=["memory", "sqlite", "etcd", "bridged"])
@@ -140,6 +141,17 @@ def test_an_erased_key_compares_as_absent(engine, prefix):
     engine.txn([], [Erase(prefix + "a")])
     assert engine.range(prefix).items == ()
     assert engine.txn([Compare(prefix + "a")], [Put(prefix + "a", b"again")]).applied
+
+
+def test_a_transaction_may_be_as_large_as_etcd_takes_it_and_no_larger(engine, prefix, kind):
+    names = [f"{prefix}{number:03}" for number in range(TXN_MAX + 1)]
+    most = names[:-1]
+    assert engine.txn([Compare(name) for name in most], [Put(name, b"1" * 500) for name in most]).applied
+    refusal = StoreFailed if kind == "bridged" else ConfigError
+    for compares, operations in ((names, names[:1]), (names[:1], names)):
+        with pytest.raises(refusal, match="allowed"):
+            engine.txn([Compare(name, b"1" * 500) for name in compares], [Erase(name) for name in operations])
+    assert len(engine.range(prefix).items) == TXN_MAX
 
 
 def test_a_prefix_is_a_prefix_and_no_pattern(engine, prefix):
@@ -354,8 +366,6 @@ def test_a_url_of_no_engine_is_refused_with_the_forms_there_are(url):
 
 
 def test_an_etcd_that_is_not_there_is_an_engine_error():
-    from etcd_server import free_port
-
-    pytest.importorskip("etcd3gw", reason="the package etcd3gw is not installed")
+    pytest.importorskip("etcd3gw", reason="etcd3gw is not installed")
     with pytest.raises(EngineError, match="does not answer"):
         open_engine(f"etcd://127.0.0.1:{free_port()}", timeout_s=1)
