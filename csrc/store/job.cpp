@@ -26,9 +26,8 @@ bool Job::wait(uint64_t timeout_ns) {
 }
 
 std::string Job::error_text(uint32_t item) const {
-  for (const auto& [number, text] : errors_) {
-    if (number == item) return text;
-  }
+  const auto found = errors_.find(item);
+  if (found != errors_.end()) return found->second;
   return results_[item].status == ItemStatus::kError ? code_name(results_[item].code) : std::string();
 }
 

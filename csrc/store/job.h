@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -66,7 +67,7 @@ class Job {
   uint64_t id_;
   uint64_t tag_;
   std::vector<ItemResult> results_;
-  std::vector<std::pair<uint32_t, std::string>> errors_;  // few
+  std::unordered_map<uint32_t, std::string> errors_;  // by item: few, or all of a large batch that was canceled
   uint64_t elapsed_ns_ = 0;
   std::shared_ptr<CompletionQueue> queue_;
   std::shared_ptr<CompletionQueue> notified_;

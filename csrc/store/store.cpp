@@ -182,7 +182,7 @@ void BatchJob::complete_item(uint32_t item, const ItemResult& result, std::strin
   results_[item] = result;
   if (!error_text.empty()) {
     std::lock_guard lock(errors_mutex_);
-    errors_.emplace_back(item, std::move(error_text));
+    errors_.emplace(item, std::move(error_text));
   }
   if (items_left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   elapsed_ns_ = core_.clock->monotonic_ns() - submitted_at_ns_;
