@@ -130,6 +130,7 @@ void Engine::cancel(BatchJob* job, int64_t item_or_all) {
   {
     std::lock_guard lock(inbox_mutex_);
     cancels_.push_back({JobRef(job), item_or_all});
+    cancels_waiting_.fetch_add(1, std::memory_order_acq_rel);
   }
   wake();
 }
@@ -730,6 +731,7 @@ void Engine::apply_cancels() {
       add(counters_.canceled);
       end_early(item, Status(Code::kCanceled, "canceled by the caller"));
     }
+    cancels_waiting_.fetch_sub(1, std::memory_order_acq_rel);
   }
 }
 

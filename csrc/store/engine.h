@@ -54,6 +54,8 @@ class Engine {
   // Any thread. Items of one job, in order; the job must be referenced by its owner until complete.
   void submit(std::vector<Item*> items, bool stores);
   void cancel(BatchJob* job, int64_t item_or_all);
+  // Cancels that were asked for and not carried out yet. Any thread.
+  uint32_t cancels_waiting() const { return cancels_waiting_.load(std::memory_order_acquire); }
   void wake();
   // A region opened, sealed or became free: puts that wait may go on.
   void space_changed() {
@@ -126,6 +128,7 @@ class Engine {
     int64_t item;
   };
   std::vector<Cancel> cancels_;
+  std::atomic<uint32_t> cancels_waiting_{0};
   std::function<void(bool)> memory_request_;          // from the inbox
   std::function<void(bool)> waiting_memory_request_;  // the engine's: until nothing is in flight, true, or given up
   uint64_t memory_wait_since_ns_ = 0;

@@ -109,6 +109,7 @@ class BatchJob final : public Job {
   const SubmitOptions& options() const { return options_; }
   uint64_t deadline_at_ns() const { return deadline_at_ns_; }
   uint64_t submitted_at_ns() const { return submitted_at_ns_; }
+  uint32_t items_left() const { return items_left_.load(std::memory_order_acquire); }
 
   // Sets one item's result. The last one completes the job. Any thread, once per item.
   void complete_item(uint32_t item, const ItemResult& result, std::string error_text = {});

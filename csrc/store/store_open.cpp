@@ -415,7 +415,23 @@ Status Store::close(uint64_t timeout_ns) {
       for (const auto& [id, job] : core.jobs) unfinished.push_back(job);
     }
     for (JobRef& job : unfinished) job->cancel();
-    wait_while(busy, core.clock->monotonic_ns() + kCancelGraceNs);
+    const auto items_left = [&unfinished] {
+      uint64_t items = 0;
+      for (const JobRef& job : unfinished) items += static_cast<BatchJob&>(*job.get()).items_left();
+      return items;
+    };
+    const auto canceling = [&core] {
+      return std::any_of(core.engines.begin(), core.engines.end(),
+                         [](const auto& engine) { return engine->cancels_waiting() != 0; });
+    };
+    // The grace is for the device. To take 100,000 items off lasts longer, and goes on for as long as items end.
+    uint64_t before = 0;
+    bool was_canceling = false;
+    do {
+      before = items_left();
+      was_canceling = canceling();
+      wait_while(busy, core.clock->monotonic_ns() + kCancelGraceNs);
+    } while (busy() && was_canceling && items_left() < before);
   }
   core.open.store(false);
   const auto called = [&core] { return core.callers.load() != 0; };

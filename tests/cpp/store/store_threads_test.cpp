@@ -285,6 +285,29 @@ TEST_F(OnSimulatedDisks, AnEngineAndAKeeperForEachOfThreeDevices) {
   run_workers(*store, 80, false);
 }
 
+// I11 is for what is in the device: taking items off that never got there may last longer than that is waited for.
+TEST_F(OnSimulatedDisks, ACloseThatTimesOutOverALargeBatchLeavesNothingBehind) {
+  constexpr size_t kItems = 300'000;
+  auto store = open(1);
+  ASSERT_NE(store, nullptr);
+  const SpaceId space = store->register_space(SimStore::space_json(0)).value();
+  AlignedBuffer block(kPageBytes);
+  const iovec segment{block.data(), kPageBytes};
+  std::vector<std::string> keys(kItems);
+  std::vector<PutItem> items(kItems);
+  for (size_t i = 0; i < kItems; ++i) {
+    keys[i] = std::to_string(i);
+    items[i].space = space;
+    items[i].key = keys[i];
+    items[i].segments = &segment;
+    items[i].segment_count = 1;
+  }
+  JobRef job = store->put(items, {}, nullptr).value();
+  const Status status = store->close(0);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  EXPECT_TRUE(job->done());
+}
+
 TEST_F(OnSimulatedDisks, JobsAreCanceledFromOtherThreadsWhileTheyRun) {
   auto store = open(2);
   ASSERT_NE(store, nullptr);
