@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """SqliteEngine: the embedded engine, for the processes of one host. A file beside the pool; no server.
 
-Every transaction takes SQLite's write lock first, so they are linearizable. Leases are counted in CLOCK_BOOTTIME, which
-all processes of a host share; those of an earlier boot have ended. They are ended by whoever comes next, so a watch,
-which looks all the time, tells in time. A file that was removed is made anew: to all who have it open it is wiped (S7).
+Every transaction takes SQLite's write lock first, so they are linearizable. Leases are counted in the host's
+CLOCK_BOOTTIME, which all its processes share; those of an earlier boot have ended. They are ended by whoever comes
+next, so a watch, which looks all the time, tells in time. A file that was removed is made anew: to all who have it open
+it is wiped (S7).
 """
 
 from __future__ import annotations
@@ -56,8 +57,23 @@ INSERT OR IGNORE INTO state SELECT 1, now_us, now_us
 """
 
 
+def _namespace_ahead_ns() -> int:
+    """How far this process's CLOCK_BOOTTIME is ahead of the host's: containers may have a clock of their own."""
+    try:
+        lines = Path("/proc/self/timens_offsets").read_text().splitlines()
+    except FileNotFoundError:  # a kernel without time namespaces
+        return 0
+    for name, seconds, nanoseconds in map(str.split, lines):
+        if name in ("boottime", str(time.CLOCK_BOOTTIME)):
+            return int(seconds) * 10**9 + int(nanoseconds)
+    return 0
+
+
+_AHEAD_NS = _namespace_ahead_ns()
+
+
 def _boottime_ns() -> int:
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - _AHEAD_NS
 
 
 def _boot_id() -> str:

@@ -9,8 +9,11 @@ promises is in ``test_engines.py``.
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,6 +22,7 @@ from pathlib import Path
 import pytest
 from test_process import await_ready, finish, in_child
 
+import kvstore
 from kvstore.cluster import Compare, Put, open_engine
 from kvstore.cluster.bell import Bell, ring
 from kvstore.cluster.sqlite import SqliteEngine
@@ -91,6 +95,26 @@ with engine._file.transaction("IMMEDIATE") as sql:
     child.wait()
     assert [(item.key, item.value) for item in engine.range("").items] == [("a", b"1")]
     assert engine.txn([Compare("a", b"1")], [Put("a", b"3")]).applied
+
+
+def test_what_a_killed_process_was_told_stays_and_what_it_was_not_is_all_or_nothing(path, engine, python):
+    count = """
+for turn in range(int(sys.argv[2]), 1 << 30):
+    assert engine.txn([], [Put(name, b"%d" % turn) for name in "abc"]).applied
+    print(turn, flush=True)
+"""
+    chance = random.Random(1)
+    last = 0
+    for _ in range(8):
+        child = python(PRELUDE + count, path, str(last + 1))
+        for _ in range(chance.randrange(1, 40)):
+            last = int(child.stdout.readline())
+        child.kill()
+        rest, _ = child.communicate(timeout=30)
+        last = max([last, *map(int, rest.split())])
+        values = {int(item.value) for item in engine.range("").items}
+        assert values in ({last}, {last + 1})
+        last = values.pop()
 
 
 def test_two_processes_that_count_in_one_key_lose_no_count(path, engine, python):
@@ -324,6 +348,23 @@ def test_a_lease_lasts_its_time_and_no_longer(path):
         engine.renew(lease)
     assert keys(engine) == []
     engine.close()
+
+
+def test_a_container_with_a_clock_of_its_own_counts_leases_as_the_host_does(path, engine):
+    unshare = ["unshare", "--time", "--boottime", "1000000", "--fork"]
+    tried = subprocess.run([*unshare, "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"no time namespace can be made here: {tried.stderr.strip()}")
+    lease = engine.grant(60)
+    put(engine, "a", b"", lease)
+    renew = PRELUDE + "engine.renew(int(sys.argv[2])); print(len(engine.range('').items))"
+    command = [*unshare, sys.executable, "-c", renew, path, str(lease)]
+    package_root = Path(kvstore.__file__).parent.parent
+    done = subprocess.run(command, cwd=package_root, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    with engine._file.connected() as sql:
+        ends_ns = sql.execute("SELECT ends_ns FROM lease").fetchone()[0]
+    assert ends_ns <= time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 60 * 10**9
 
 
 def test_leases_of_an_earlier_boot_have_ended(path, engine):
