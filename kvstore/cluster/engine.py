@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
+from urllib.parse import parse_qsl
 
 from kvstore.errors import ConfigError
 
@@ -182,7 +183,8 @@ def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], 
     Parameters
     ----------
     url : ``sqlite:/path/to/file`` for the processes of one host, ``etcd://host:port[,host:port…][?forgets_s=…]`` for
-        many hosts, ``memory:name[?forgets_s=…]`` for the threads of one process (tests).
+        many hosts, ``etcds://host:port[,host:port…]?ca=…[&cert=…&key=…]`` the same by TLS, with files of certificates,
+        ``memory:name[?forgets_s=…]`` for the threads of one process (tests).
     timeout_s : longest time a call may take.
     default_path : called for the file that ``sqlite:`` alone means, such as :func:`default_sqlite_path` of a pool.
 
@@ -198,27 +200,36 @@ def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], 
         if not rest and default_path is not None:
             rest = default_path()
         return SqliteEngine(rest, timeout_s=timeout_s)
-    if scheme == "etcd" and rest.startswith("//"):
-        from kvstore.cluster.etcd import EtcdEngine
+    place, _, query = rest.removeprefix("//").partition("?")
+    if scheme in ("etcd", "etcds") and rest.startswith("//"):
+        from kvstore.cluster.etcd import EtcdEngine, Tls
 
-        endpoints, _, options = rest[2:].partition("?")
-        return EtcdEngine(endpoints, timeout_s=timeout_s, forgets_s=_forgets_s(url, options))
+        options = _options(url, query, ("forgets_s", "ca", "cert", "key") if scheme == "etcds" else ("forgets_s",))
+        tls = Tls(options.get("ca"), options.get("cert"), options.get("key")) if scheme == "etcds" else None
+        return EtcdEngine(place, timeout_s=timeout_s, forgets_s=_forgets_s(url, options), tls=tls)
     if scheme == "memory" and rest:
         from kvstore.cluster.memory import MemoryEngine
 
-        name, _, options = rest.partition("?")
-        return MemoryEngine.shared(name, forgets_s=_forgets_s(url, options))
+        return MemoryEngine.shared(place, forgets_s=_forgets_s(url, _options(url, query, ("forgets_s",))))
     raise ConfigError(f"engine {url!r} is none: write sqlite:/path/to/file, etcd://host:port,host:port or memory:name")
 
 
-def _forgets_s(url: str, options: str) -> float:
-    if not options:
-        return 0
-    name, _, value = options.partition("=")
+def _options(url: str, query: str, allowed: tuple[str, ...]) -> dict[str, str]:
     try:
-        seconds = float(value)
+        given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        given = [(query, "")]
+    for name, _ in given:
+        if name not in allowed:
+            raise ConfigError(f"engine {url!r}: there is no option {name!r}, allowed are {', '.join(allowed)}")
+    return dict(given)
+
+
+def _forgets_s(url: str, options: dict[str, str]) -> float:
+    try:
+        seconds = float(options.get("forgets_s", "0"))
     except ValueError:
         seconds = math.nan
-    if name != "forgets_s" or not 0 <= seconds <= FORGETS_S_MAX:
-        raise ConfigError(f"engine {url!r}: the option is forgets_s=, from 0 to {FORGETS_S_MAX}")
+    if not 0 <= seconds <= FORGETS_S_MAX:
+        raise ConfigError(f"engine {url!r}: forgets_s is from 0 to {FORGETS_S_MAX}")
     return seconds

@@ -16,6 +16,8 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kvstore.cluster.engine import (
@@ -53,6 +55,23 @@ def _keys_of(prefix: str) -> dict[str, str]:
     return {"key": _encode(prefix.encode() or b"\0"), "range_end": _encode(_end_of(prefix))}
 
 
+@dataclass(frozen=True)
+class Tls:
+    """Files in PEM: who signed the servers' certificates (None: whom the system trusts), and the client's own."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    def check(self) -> None:
+        """Refuse files that are not there, and half a pair of them."""
+        if (self.cert is None) != (self.key is None):
+            raise ConfigError("etcd's TLS: a client's certificate and its key go together, as cert= and key=")
+        for path in (self.ca, self.cert, self.key):
+            if path is not None and not Path(path).is_file():
+                raise ConfigError(f"etcd's TLS: there is no file {path}")
+
+
 class EtcdEngine(MetadataEngine):
     """A client of one etcd cluster.
 
@@ -62,9 +81,10 @@ class EtcdEngine(MetadataEngine):
     timeout_s : longest time to reach an endpoint, all tries together, and for its answer then.
     forgets_s : 0, since etcd acknowledges what a majority has flushed to its disks; as much as they may lose where
         they run with ``--unsafe-no-fsync``.
+    tls : None: plain HTTP, for a network of one's own.
     """
 
-    def __init__(self, endpoints: str, *, timeout_s: float = 5.0, forgets_s: float = 0) -> None:
+    def __init__(self, endpoints: str, *, timeout_s: float = 5.0, forgets_s: float = 0, tls: Tls | None = None) -> None:
         try:
             import etcd3gw
             import requests
@@ -81,9 +101,20 @@ class EtcdEngine(MetadataEngine):
         for host, port in places:
             session = requests.Session()
             session.trust_env = False
+            if tls is not None:
+                tls.check()
+                session.verify = tls.ca or True
+                session.cert = (tls.cert, tls.key) if tls.cert and tls.key else None
             # etcd3gw hands on to requests what it takes for a number: here a limit to connect, and one to answer.
             limits: Any = (timeout_s / len(places), timeout_s)
-            client = etcd3gw.Etcd3Client(host=host, port=port, timeout=limits, session=session, api_path="/v3/")
+            client = etcd3gw.Etcd3Client(
+                host=host,
+                port=port,
+                protocol="http" if tls is None else "https",
+                timeout=limits,
+                session=session,
+                api_path="/v3/",
+            )
             self._clients.append(client)
         self._request(lambda client: client.status())
 

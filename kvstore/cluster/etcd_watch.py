@@ -102,6 +102,11 @@ class EtcdWatch(Watch):
     def poll(self, timeout_s: float) -> list[Change]:
         self._engine.refuse_fork()
         if self._stream is None:
+            if self._engine.forgets_s > 0:
+                raise StaleError(
+                    f"the watch of {self._engine.text} was interrupted, and what it went on from may be forgotten "
+                    "(forgets_s); make a range and a watch anew"
+                )
             self._stream = self._connect()
         events: list[list[Change] | Exception] = []
         with contextlib.suppress(queue.Empty):

@@ -9,16 +9,17 @@ engine promises is in ``test_engines.py``.
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import threading
 import time
 
 import pytest
-from etcd_server import EtcdServer, free_port, missing
+from etcd_server import Certificates, EtcdServer, free_port, missing
 from test_process import in_child
 
 from kvstore.cluster import Compare, Put, open_engine
-from kvstore.errors import ConfigError, EngineError
+from kvstore.errors import ConfigError, EngineError, StaleError
 
 WAIT_S_MAX = 20
 
@@ -78,6 +79,43 @@ def test_a_watch_survives_a_server_that_is_killed_and_started_again_without_a_ga
         seen += patiently(lambda: watch.poll(WAIT_S_MAX))
     assert [change.item.key for change in seen] == ["1", "2", "3"]
     watch.close()
+
+
+def test_a_watch_of_an_engine_that_forgets_does_not_go_on_after_a_break(server, connect):
+    engine = connect(f"{server.endpoint}?forgets_s=1")
+    watch = engine.watch("", put(engine, "a"))
+    server.kill()
+    with pytest.raises(EngineError):
+        watch.poll(WAIT_S_MAX)
+    server.start()
+    with pytest.raises(StaleError, match="forgets_s"):
+        watch.poll(WAIT_S_MAX)
+
+
+def test_tls_with_certificates_on_both_sides(tmp_path):
+    if reason := missing():
+        pytest.skip(reason)
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    pki = Certificates(tmp_path)
+    with EtcdServer(tmp_path, pki) as server:
+        place = f"etcds://{server.endpoint}?ca={pki.ca}"
+        engine = open_engine(f"{place}&cert={pki.cert}&key={pki.key}")
+        watch = engine.watch("", put(engine, "a"))
+        put(engine, "b")
+        assert [change.item.key for change in watch.poll(WAIT_S_MAX)] == ["b"]
+        watch.close()
+        engine.close()
+        for stranger in (place, f"etcds://{server.endpoint}?cert={pki.cert}&key={pki.key}"):
+            with pytest.raises(EngineError, match="SSL"):
+                open_engine(stranger)
+
+
+@pytest.mark.parametrize(("options", "text"), [("ca=not/there", "no file not/there"), ("cert=a", "go together")])
+def test_tls_files_that_do_not_do_are_refused(options, text):
+    pytest.importorskip("etcd3gw", reason="etcd3gw is not installed")
+    with pytest.raises(ConfigError, match=text):
+        open_engine(f"etcds://127.0.0.1:1?{options}")
 
 
 def test_what_was_acknowledged_survives_the_kill_of_the_server(server, connect):
