@@ -82,6 +82,7 @@ class SqliteFile:
                 raise EngineError(f"the connection to {self.path} is closed")
             if not self._is_current():
                 self._connection.close()
+                self._identity = None  # if the next one does not open either
                 self._connection = self._connect()
             yield self._connection
 
@@ -105,8 +106,8 @@ class SqliteFile:
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
             # Before it is opened: if it is replaced in between, that is noticed later, and not never.
-            self._identity = self._identity_now()
-            if self._identity in _inherited:
+            identity = self._identity_now()
+            if identity in _inherited:
                 raise EngineError(
                     f"{self.path} was open when this process was forked, so SQLite takes its locks for its own here: "
                     "open the pool in one process, or start children with spawn"
@@ -121,6 +122,7 @@ class SqliteFile:
         except BaseException:
             connection.close()
             raise
+        self._identity = identity
         self.opened += 1
         return connection
 
@@ -169,6 +171,8 @@ class SqliteFile:
 
 
 def _abandon_all() -> None:
+    global _making
+    _making = threading.Lock()  # another thread of the parent may have held it
     for file in list(_all):
         file.abandon()
 

@@ -193,6 +193,21 @@ def test_a_file_that_is_replaced_within_a_transaction_leaves_its_outcome_unknown
     assert keys(engine) == []
 
 
+def test_a_removed_file_that_cannot_be_made_anew_at_once_can_be_later(path, engine, monkeypatch):
+    def broken(*unused):
+        raise sqlite3.OperationalError("disk I/O error")
+
+    put(engine, "a")
+    remove(path)
+    with monkeypatch.context() as patched:
+        patched.setattr("kvstore.cluster.sqlite_file.SqliteFile._begin_wal", broken)
+        for _ in range(2):
+            with pytest.raises(EngineError, match="disk I/O error"):
+                put(engine, "b")
+    put(engine, "c")
+    assert keys(engine) == ["c"]
+
+
 def test_processes_that_meet_a_removed_file_agree_on_the_next_one(path, engine, python):
     take = """
 ready()
