@@ -18,12 +18,22 @@ bool starts_with(std::string_view text, std::string_view prefix) { return text.s
 
 class MemoryWatch final : public Watch {
  public:
-  MemoryWatch(std::shared_ptr<MemoryCluster> cluster, Clock& clock, std::string_view prefix, Revision after)
-      : cluster_(std::move(cluster)), clock_(clock), prefix_(prefix), after_(after) {}
+  MemoryWatch(std::shared_ptr<MemoryCluster> cluster, std::shared_ptr<std::atomic<bool>> cut, Clock& clock,
+              std::string_view prefix, Revision after)
+      : cluster_(std::move(cluster)),
+        cut_(std::move(cut)),
+        clock_(clock),
+        prefix_(prefix),
+        after_(after),
+        failovers_(cluster_->failovers()) {}
 
   Result<std::vector<Change>> poll(uint64_t timeout_ns) override {
     const uint64_t began_ns = clock_.monotonic_ns();
     while (true) {
+      if (cut_->load()) return Status(Code::kTimeout, "the metadata engine does not answer: the client is cut off");
+      // Revisions begin again below what was seen, and may have passed it since: what they stand for is not what it
+      // was.
+      if (cluster_->failovers() != failovers_) return Status(Code::kStale, "the metadata engine failed over");
       KVS_ASSIGN(std::vector<Change> changes, cluster_->changes(prefix_, after_));
       const uint64_t waited_ns = clock_.monotonic_ns() - began_ns;
       if (!changes.empty() || waited_ns >= timeout_ns) return changes;
@@ -33,9 +43,11 @@ class MemoryWatch final : public Watch {
 
  private:
   const std::shared_ptr<MemoryCluster> cluster_;
+  const std::shared_ptr<std::atomic<bool>> cut_;
   Clock& clock_;
   const std::string prefix_;
   Revision after_;
+  const uint64_t failovers_;
 };
 
 }  // namespace
@@ -146,7 +158,6 @@ Snapshot MemoryCluster::range(std::string_view prefix) {
 Result<std::vector<Change>> MemoryCluster::changes(std::string_view prefix, Revision& after) {
   std::lock_guard lock(mutex_);
   begin_locked();
-  // After a failover revisions begin again below what was seen: what they stand for now is not what it was.
   if (after < log_from_ || after > state_.revision) {
     return Status(
         Code::kStale,
@@ -192,11 +203,30 @@ void MemoryCluster::revoke(LeaseId lease) {
 void MemoryCluster::failover(uint64_t forgotten_ns) {
   std::lock_guard lock(mutex_);
   const uint64_t now_ns = clock_.monotonic_ns();
+  const LeaseId last_lease = state_.last_lease;
   while (!past_.empty() && past_.back().at_ns + forgotten_ns > now_ns) {
     state_ = std::move(past_.back().state);
     past_.pop_back();
   }
+  state_.last_lease = last_lease;  // no id twice: a client would renew another's lease for its own
+  ++failovers_;
   std::erase_if(log_, [this](const Change& change) { return change.item.modified > state_.revision; });
+}
+
+void MemoryCluster::wipe() {
+  std::lock_guard lock(mutex_);
+  const LeaseId last_lease = state_.last_lease;
+  state_ = {};
+  state_.last_lease = last_lease;
+  past_.clear();
+  log_.clear();
+  log_from_ = 0;
+  ++failovers_;
+}
+
+uint64_t MemoryCluster::failovers() {
+  std::lock_guard lock(mutex_);
+  return failovers_;
 }
 
 uint64_t MemoryCluster::requests() {
@@ -225,7 +255,7 @@ void MemoryEngine::dawdle() {
 
 Status MemoryEngine::request() {
   dawdle();
-  if (happens(faults_.request_lost)) return Status(Code::kTimeout, "the engine did not answer");
+  if (cut_->load() || happens(faults_.request_lost)) return Status(Code::kTimeout, "the engine did not answer");
   return {};
 }
 
@@ -251,7 +281,7 @@ Result<Snapshot> MemoryEngine::range(std::string_view prefix) {
 
 Result<std::unique_ptr<Watch>> MemoryEngine::watch(std::string_view prefix, Revision after) {
   KVS_TRY(request());
-  return std::unique_ptr<Watch>(new MemoryWatch(cluster_, clock_, prefix, after));
+  return std::unique_ptr<Watch>(new MemoryWatch(cluster_, cut_, clock_, prefix, after));
 }
 
 Result<LeaseId> MemoryEngine::grant(uint64_t ttl_ns) {

@@ -14,6 +14,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -60,6 +61,9 @@ class MemoryCluster {
   uint64_t forgets_ns() const { return forgets_ns_; }
   // Forgets every change and every grant, renewal and revocation of the last `forgotten_ns`.
   void failover(uint64_t forgotten_ns);
+  // All is gone, as of an engine that was set up anew.
+  void wipe();
+  uint64_t failovers();
   uint64_t requests();  // served since it was made, of all kinds
   size_t keys();
 
@@ -91,6 +95,7 @@ class MemoryCluster {
   std::deque<Change> log_;
   Revision log_from_ = 0;  // changes after this revision are in the log
   std::deque<Moment> past_;
+  uint64_t failovers_ = 0;
   uint64_t requests_ = 0;
 };
 
@@ -114,6 +119,9 @@ class MemoryEngine final : public MetadataEngine {
   Status revoke(LeaseId lease) override;
   uint64_t forgets_ns() const override { return cluster_->forgets_ns(); }
 
+  // A partition: from now on nothing gets through, until it is over.
+  void set_cut(bool cut) { cut_->store(cut); }
+
  private:
   Status request();
   Status reply();
@@ -124,6 +132,7 @@ class MemoryEngine final : public MetadataEngine {
   Clock& clock_;
   Random& random_;
   const MemoryFaults faults_;
+  const std::shared_ptr<std::atomic<bool>> cut_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace kvstore::cluster

@@ -33,9 +33,9 @@ Catalog::Catalog(const StoreOptions& options, std::vector<DeviceShape> devices, 
       region.device = device;
       region.id = RegionId{i};
     }
-    DeviceState& state = device_states_.emplace_back();
-    state.open_max = std::clamp<uint32_t>(count / 8, 1, 8);
+    device_states_.emplace_back();
   }
+  set_targets_locked(1);
 }
 
 // ---- reads -----------------------------------------------------------------------------------------------------
@@ -73,17 +73,20 @@ void Catalog::begin_reads(std::span<Item> items, Verify verify) {
   std::lock_guard lock(mutex_);
   take_broken_locked();
   const bool usable_now = refusal_.ok();
+  bool any_missed = false;
   for (size_t i = items.size(); i-- > 0;) {
     Item& item = items[i];
     if (item.phase == ItemPhase::kFinished) continue;
     IndexEntry* entry = usable_now ? find_readable_locked(item.fingerprint) : nullptr;
     if (entry == nullptr) {
       item.phase = ItemPhase::kFinished;
+      any_missed = true;
       continue;
     }
     fill_grant_locked(item, *entry, verify);
     regions_[entry->region].last_use_tick = tick();
   }
+  if (any_missed && missed) missed();
 }
 
 void Catalog::end_read(const Item& item) { unpin_region(item.place.region); }
@@ -199,6 +202,7 @@ void Catalog::release_pin_locked(std::unordered_map<Fingerprint, Pin, Fingerprin
 
 void Catalog::lookup(std::span<const Key> keys, bool pin, std::span<int64_t> payload_bytes) {
   for (const Key& key : keys) index_.prefetch(key.fingerprint);
+  bool any_missed = false;
   std::lock_guard lock(mutex_);
   // Pins from the head on, so that what pins_max refuses is the tail; touches from the tail, so that the head is
   // younger.
@@ -206,7 +210,9 @@ void Catalog::lookup(std::span<const Key> keys, bool pin, std::span<int64_t> pay
     const IndexEntry* entry = refusal_.ok() ? find_readable_locked(keys[i].fingerprint) : nullptr;
     const bool held = entry != nullptr && (!pin || pin_key_locked(keys[i].fingerprint, *entry));
     payload_bytes[i] = held ? static_cast<int64_t>(entry->payload_bytes) : -1;
+    any_missed = any_missed || entry == nullptr;
   }
+  if (any_missed && missed) missed();
   for (size_t i = keys.size(); i-- > 0;) {
     if (payload_bytes[i] >= 0) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
   }
@@ -221,6 +227,7 @@ uint64_t Catalog::match_prefix(std::span<const Key> keys, bool pin) {
     const IndexEntry* entry = find_readable_locked(keys[length].fingerprint);
     if (entry == nullptr || (pin && !pin_key_locked(keys[length].fingerprint, *entry))) break;
   }
+  if (length < keys.size() && missed) missed();
   for (uint64_t i = length; i-- > 0;) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
   return length;
 }
@@ -276,10 +283,11 @@ void Catalog::begin_puts(std::span<Item> items) {
     for (Item& item : items) {
       if (item.phase == ItemPhase::kFinished) continue;
       ItemResult result{.status = ItemStatus::kPresent};
-      if (!write_refusal_.ok()) {
+      const Status& refusal = write_refusal_.ok() ? suspension_ : write_refusal_;
+      if (!refusal.ok()) {
         item.phase = ItemPhase::kFinished;
-        result = {.status = ItemStatus::kError, .code = write_refusal_.code()};
-        completions.push_back({{JobRef(item.job), item.number, result}, write_refusal_.message()});
+        result = {.status = ItemStatus::kError, .code = refusal.code()};
+        completions.push_back({{JobRef(item.job), item.number, result}, refusal.message()});
         continue;
       }
       const IndexEntry* entry = find_readable_locked(item.fingerprint);
@@ -338,7 +346,10 @@ void Catalog::finish_put(Item& item) {
     } else if (!write_refusal_.ok()) {
       why = write_refusal_.message();
     } else {
-      if (IndexEntry* suspect = index_.find(item.fingerprint)) forget_entry_locked(suspect, true);
+      // Suspect, or put by another opener meanwhile.
+      if (IndexEntry* other = index_.find(item.fingerprint)) {
+        forget_entry_locked(other, (other->flags & kEntrySuspect) != 0);
+      }
     }
     if (why.empty() && !index_.insert(entry)) {
       why = format_text("the index is full: %llu blocks", static_cast<unsigned long long>(index_.size()));
@@ -355,7 +366,7 @@ void Catalog::finish_put(Item& item) {
       descriptor.checksum = item.checksum;
       std::memcpy(descriptor.key, item.key.bytes, item.key.size);
       descriptor.key_bytes = item.key.size;
-      descriptor.write_seq = epoch_ << 40 | ++write_count_;
+      descriptor.write_seq = epoch() << 40 | ++write_count_;
       descriptor.parent = item.parent;
       descriptor.depth = item.depth;
       descriptor.payload_bytes = static_cast<uint32_t>(item.payload_bytes);
@@ -411,7 +422,7 @@ void Catalog::fail_put(Item& item, bool allocated, bool device_failed, Code code
       --open.writes_in_flight;
       if (device_failed) {
         open.seal_wanted |= KVS_RULE(I6_a_failed_write_seals);
-        note_failure_locked();
+        note_failure_locked(Status(code, text));
       }
     }
     PendingPut joined = std::move(pending_puts_[item.fingerprint]);
@@ -433,7 +444,8 @@ void Catalog::fail_put(Item& item, bool allocated, bool device_failed, Code code
 void Catalog::mark_dead_locked(Region& region, SlotIndex slot) {
   if (region.dead.empty()) region.dead = format::DeadBitmap(region.slot_count);
   region.dead.set(slot);
-  queue_bitmap_locked(region);
+  // Of a shared pool nobody writes the bitmaps; erase() tells the engine.
+  if (!shared()) queue_bitmap_locked(region);
 }
 
 void Catalog::forget_entry_locked(IndexEntry* entry, bool mark_dead) {
@@ -473,10 +485,15 @@ ItemResult Catalog::erase(const Fingerprint& fingerprint, const Eviction& named)
     if (!write_refusal_.ok()) return {.status = ItemStatus::kError, .code = write_refusal_.code()};
     IndexEntry* entry = find_readable_locked(fingerprint);
     if (entry != nullptr && pins_.contains(fingerprint)) return {.status = ItemStatus::kError, .code = Code::kBusy};
+    if (shared()) {
+      const auto [first, last] = superseded_.equal_range(fingerprint);
+      for (auto copy = first; copy != last; ++copy) deleted_in_.push_back(copy->second.entry.region);
+    }
     // Older copies must not come back, not even after the delete of a key that is a miss already.
     if (KVS_RULE(I12_older_copies_are_deleted_too)) kill_superseded_locked(fingerprint);
     if (entry == nullptr) return result;
     result = {.status = ItemStatus::kDeleted, .bytes = entry->payload_bytes};
+    if (shared()) deleted_in_.push_back(entry->region);
     forget_entry_locked(entry, true);
   }
   add(counters_.deletes);
@@ -514,7 +531,9 @@ void Catalog::settle(Completions completions, std::vector<Eviction> evictions) {
   evictions_.publish(std::move(evictions));
 }
 
-void Catalog::note_failure_locked() {
+void Catalog::note_failure_locked(const Status& why) {
+  // Shared mode: the lease ran out in the middle; no fault of the device, and over when it is renewed.
+  if (shared() && why.code() == Code::kBusy) return;
   if (++failures_ >= options_.failures_max && write_refusal_.ok() && KVS_RULE(I6_read_only_after_failures)) {
     write_refusal_ = Status(
         Code::kIo, format_text("the pool is read-only after %u failed writes; see stats() for the counts", failures_));
@@ -559,6 +578,12 @@ Status Catalog::writable() {
   std::lock_guard lock(mutex_);
   take_broken_locked();
   return write_refusal_;
+}
+
+Status Catalog::put_refusal() {
+  std::lock_guard lock(mutex_);
+  take_broken_locked();
+  return write_refusal_.ok() ? suspension_ : write_refusal_;
 }
 
 Status Catalog::usable() {

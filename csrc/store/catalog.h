@@ -44,7 +44,7 @@ enum class Allocation : uint8_t {
   kGranted,
   kWait,     // a region is being opened or reclaimed; the engine is woken then
   kBusy,     // nothing can be reclaimed: every region is pinned, quarantined or failed
-  kRefused,  // the store takes no writes any more; writable() says why
+  kRefused,  // the store takes no writes now; put_refusal() says why
 };
 
 // One round of a keeper's commit of one region.
@@ -151,6 +151,55 @@ class Catalog {
   void doubt_ownership(uint16_t device);
   bool take_ownership_doubt(uint16_t device);
 
+  // ---- shared mode (catalog_sharing.cpp); any thread ----
+  bool shared() const { return options_.shared.on(); }
+  // A lookup did not find a key: the others may have put it a moment ago.
+  std::function<void()> missed;
+  // Another epoch from now on: the opener joined anew (S6).
+  void set_epoch(uint64_t epoch) { epoch_.store(epoch); }
+  // Regions are shared out among so many: how many each keeps open and ready.
+  void set_openers(uint32_t openers);
+  // Puts are refused, and durable ones that wait are told so, until resume(): the lease is not renewed (S3).
+  void suspend(const Status& why);
+  void resume();
+  // Why a put is refused now: for good (writable()), or while suspended.
+  Status put_refusal();
+  uint32_t regions_wanted(uint16_t device);  // more than are ready to be opened
+  // Ours from now on; `spent` is the generation its next life follows. False: what lived there is not gone yet.
+  bool grant(uint32_t number, Generation spent);
+  // Not ours any more: nothing of it is written, what was not committed is lost (I6).
+  void lose(uint32_t number);
+  std::optional<uint32_t> propose_victim(uint16_t device);
+  void set_held_by_peer(uint32_t number, bool held);
+  // Lives below this generation are gone. True when one was there: its entries and readers are to go, then reclaimed().
+  bool retire(uint32_t number, Generation below);
+  bool is_retiring(uint32_t number);
+  bool has_readers(uint32_t number);
+  // The life that another opener began, or ended: `header` is from the device. False: an earlier one is not gone yet,
+  // or this one is gone already.
+  bool learn_life(uint32_t number, const format::RegionHeader& header, uint32_t dictionary_blocks);
+  // Blocks of that life. How many were not known.
+  uint64_t learn(uint32_t number, Generation generation, std::span<const IndexBuilder::Candidate> blocks);
+  // Deleted by another opener: nothing in these slots is learnt any more. False: of another life.
+  bool mark_deleted(uint32_t number, Generation generation, const format::DeadBitmap& slots);
+  std::vector<uint32_t> take_sealed();
+  std::vector<uint32_t> take_released();
+  void release_ready();  // closing: what was granted and not opened is given back, and nothing is wanted any more
+  bool any_write_unknown();
+  std::vector<std::pair<uint32_t, Generation>> take_conflicts();
+  struct DeletedSlots {
+    uint32_t region = 0;
+    Generation generation;
+    format::DeadBitmap slots;
+  };
+  std::vector<DeletedSlots> take_deleted();
+  void deleted_again(uint32_t number);  // it was not told: with the next round
+  bool deletes_wait();
+  // One bit per region, in order of their numbers: read since the last call. Empty: none.
+  std::vector<uint8_t> take_hits();
+  void touch_regions(std::span<const uint8_t> hits);
+  Generation generation_of(uint32_t number);
+
   // ---- recovery (single-threaded, before the store is handed out) ----
   Index& index() { return index_; }
   Region& region(uint32_t number) { return regions_[number]; }
@@ -168,7 +217,7 @@ class Catalog {
   Status usable();
   // Blocks lost since the last call (I6).
   uint64_t take_lost();
-  uint64_t epoch() const { return epoch_; }
+  uint64_t epoch() const { return epoch_.load(std::memory_order_relaxed); }
   // A copy of a region's plain fields, for listings.
   Region snapshot(uint32_t number);
   bool pin_region(uint32_t number, Generation generation);
@@ -203,6 +252,7 @@ class Catalog {
     bool reclaiming = false;
     uint64_t confirmed_ns = 0;
     bool ownership_doubted = false;
+    uint32_t free_target = 1;            // regions kept ready
     std::deque<uint32_t> bitmaps_dirty;  // every region whose bitmap_queued is set
     std::vector<Victim> victims;         // found ahead; the next one last
   };
@@ -221,17 +271,19 @@ class Catalog {
   void kill_superseded_locked(const Fingerprint& fingerprint);
   bool revive_superseded_locked(const Fingerprint& fingerprint);
   bool claim_is_fresh_locked(const DeviceState& state) const;
+  uint64_t fresh_ns() const;
+  void set_targets_locked(uint32_t openers);
   uint32_t serving_locked(const DeviceState& state) const;  // open regions that still take puts
   Region* open_region_for_locked(const DeviceState& state, uint64_t extent_bytes);
   bool reclaim_possible_locked(uint16_t device) const;
   bool is_victim_locked(const Region& region, uint64_t now_ns) const;
-  std::optional<uint32_t> take_victim_locked(DeviceState& state);
+  std::optional<uint32_t> pop_victim_locked(DeviceState& state);
   void find_victims(uint16_t device);
   void lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost, std::vector<DurableWaiter> waiters,
                            const std::string& why, Completions& completions, std::vector<Eviction>& evictions);
   void poison_locked(uint32_t number, const std::string& why, Completions& completions,
                      std::vector<Eviction>& evictions);
-  void note_failure_locked();
+  void note_failure_locked(const Status& why);
   void wake_keepers(const std::vector<bool>& wanted);  // by device; without the mutex
   void settle(Completions completions, std::vector<Eviction> evictions);
   Eviction eviction_of(const format::Descriptor& descriptor, SpaceId space, const std::string& salt,
@@ -239,7 +291,7 @@ class Catalog {
 
   const StoreOptions& options_;
   const std::vector<DeviceShape> devices_;
-  const uint64_t epoch_;
+  std::atomic<uint64_t> epoch_;
   SpaceRegistry& spaces_;
   Counters& counters_;
   EvictionHub& evictions_;
@@ -259,8 +311,16 @@ class Catalog {
   uint64_t live_bytes_ = 0;
   uint64_t lost_ = 0;
   uint32_t failures_ = 0;
-  Status write_refusal_;                  // ok while writable
-  Status refusal_;                        // ok while usable at all
+  Status write_refusal_;            // ok while writable
+  Status refusal_;                  // ok while usable at all
+  Status suspension_;               // shared mode: ok while the lease is renewed
+  std::vector<uint32_t> sealed_;    // shared mode: to be told to the engine
+  std::vector<uint32_t> spent_;     // their header could not be written; given back when that write is over
+  std::vector<uint32_t> unsealed_;  // likewise, of what holds blocks
+  std::vector<std::pair<uint32_t, Generation>> conflicts_;
+  std::vector<uint32_t> deleted_in_;  // regions with deletes that the engine was not told of
+  uint64_t hits_told_tick_ = 0;
+  bool wants_nothing_ = false;            // closing
   std::atomic<bool> broken_once_{false};  // somebody writes broken_text_
   std::string broken_text_;               // complete once broken_ is set
   std::atomic<bool> broken_{false};

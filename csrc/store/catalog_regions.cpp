@@ -51,6 +51,7 @@ bool Catalog::is_victim_locked(const Region& region, uint64_t now_ns) const {
   const bool filled = region.state == RegionState::kSealed || region.state == RegionState::kQuarantined;
   const bool held = region.pins != 0 && KVS_RULE(I3_a_region_with_readers_is_no_victim);
   const bool unknown = region.unknown_writes != 0 || region.quarantined_until_ns > now_ns;
+  if (region.held_by_peer || region.open) return false;
   return filled && !region.opening && !held && !(unknown && KVS_RULE(I7_quarantined_is_no_victim));
 }
 
@@ -62,6 +63,8 @@ bool Catalog::reclaim_possible_locked(uint16_t device) const {
   for (uint32_t number = first; number < first + devices_[device].geometry.region_count; ++number) {
     const Region& region = regions_[number];
     if (region.opening || region.state == RegionState::kRetiring || is_victim_locked(region, now_ns)) return true;
+    // Shared mode: nobody's, or about to be ours.
+    if (region.state == RegionState::kFree && !region.held_by_peer) return true;
     // A victim soon.
     if (region.state == RegionState::kOpen && region.open->seal_wanted && region.unknown_writes == 0) return true;
   }
@@ -75,7 +78,7 @@ Allocation Catalog::allocate(Item& item, uint16_t device) {
   {
     std::lock_guard lock(mutex_);
     DeviceState& state = device_states_[device];
-    if (!write_refusal_.ok()) return Allocation::kRefused;
+    if (!write_refusal_.ok() || !suspension_.ok()) return Allocation::kRefused;
     // Not confirmed lately: the keeper reads the claim back, calls confirmed(), and puts go on.
     const bool stale = !claim_is_fresh_locked(state);
     Region* const best = open_region_for_locked(state, extent_bytes);
@@ -169,6 +172,7 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
     // I3, I7: only an empty, unpinned region is given a new life.
     KVS_ASSERT(regions_[plan.region].pins == 0 && regions_[plan.region].live == 0);
     KVS_ASSERT(regions_[plan.region].state == RegionState::kFree && !regions_[plan.region].open);
+    KVS_ASSERT(!regions_[plan.region].held_by_peer);  // S1
     state.wanted.erase(state.wanted.begin());
     Region& region = regions_[plan.region];
     region.opening = true;
@@ -190,6 +194,7 @@ void Catalog::open_done(const OpenPlan& plan, const Status& status) {
     if (status.ok() || KVS_RULE(I2_a_failed_open_spends_its_generation)) region.generation = plan.generation;
     if (status.ok()) {
       region.state = RegionState::kOpen;
+      region.unsealed_on_device = false;
       region.extent_bytes = plan.extent_bytes;
       region.slot_count = plan.slot_count;
       region.live = 0;
@@ -201,10 +206,15 @@ void Catalog::open_done(const OpenPlan& plan, const Status& status) {
       region.open = std::make_unique<OpenRegion>(devices_[region.device].geometry.dictionary_blocks);
       region.open->last_put_tick = region.last_use_tick;
       device_states_[region.device].open.push_back(plan.region);
+    } else if (shared() && status.code() == Code::kStale) {
+      // S1: the device knows more than the engine. What lives there is the others' to read, and theirs to reclaim.
+      region.generation = Generation{plan.generation.value - 1};
+      conflicts_.emplace_back(plan.region, region.generation);
     } else {
       region.state = RegionState::kQuarantined;
       region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
-      note_failure_locked();
+      if (shared()) spent_.push_back(plan.region);
+      note_failure_locked(status);
     }
   }
   if (status.ok()) add(counters_.region_opens);
@@ -246,7 +256,7 @@ std::vector<CommitWork> Catalog::take_commits(uint16_t device) {
       identity.store_uuid = devices_[device].store_uuid;
       identity.region = region.id.value;
       identity.generation = region.generation.value;
-      identity.owner_epoch = epoch_;
+      identity.owner_epoch = epoch();
       one.dictionary = open.dictionary.take_blocks(identity);
     }
   }
@@ -268,7 +278,7 @@ void Catalog::commit_done(CommitWork work, const Status& status, bool flush_fail
       }
       for (DurableWaiter& waiter : work.waiters) completions.push_back({std::move(waiter), {}});
     } else {
-      note_failure_locked();
+      note_failure_locked(status);
       lose_pending_locked(work.region, std::move(work.descriptors), std::move(work.waiters), status.message(),
                           completions, evictions);
       poison_locked(work.region, status.message(), completions, evictions);
@@ -354,10 +364,11 @@ void Catalog::seal_done(uint32_t number, const Status& status) {
     region.state = RegionState::kSealed;
     region.descriptor_count = region.open->committed();
     region.dictionary_count = region.open->dictionary.blocks_used();
+    if (shared() && !region.open->lost) (status.ok() ? sealed_ : unsealed_).push_back(number);
     if (!status.ok()) {
       // Readable, and recovery would find it open and seal it; but not to be reclaimed while its header is unknown.
       region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
-      note_failure_locked();
+      note_failure_locked(status);
     }
     std::erase(device_states_[device].open, number);
     region.open.reset();
@@ -393,28 +404,40 @@ std::optional<uint32_t> Catalog::next_victim(uint16_t device) {
   {
     std::lock_guard lock(mutex_);
     state.reclaiming = false;
-    if (!write_refusal_.ok()) return std::nullopt;
+    if (!write_refusal_.ok() || shared()) return std::nullopt;  // shared: the agent retires, when the engine agreed
     const uint32_t region_count = devices_[device].geometry.region_count;
     const size_t target = std::min<size_t>(options_.free_regions_target, std::max<uint32_t>(region_count / 8, 1));
     if (state.free.size() >= target && !index_.nearly_full()) return std::nullopt;
-    if (const auto victim = take_victim_locked(state)) return victim;
+  }
+  const std::optional<uint32_t> victim = propose_victim(device);
+  if (!victim) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  // Pinned since it was proposed: another one the next time.
+  if (!is_victim_locked(regions_[*victim], clock_.monotonic_ns())) return std::nullopt;
+  regions_[*victim].state = RegionState::kRetiring;
+  state.reclaiming = true;
+  return victim;
+}
+
+std::optional<uint32_t> Catalog::propose_victim(uint16_t device) {
+  {
+    std::lock_guard lock(mutex_);
+    if (const auto victim = pop_victim_locked(device_states_[device])) return victim;
   }
   find_victims(device);
   std::lock_guard lock(mutex_);
-  return take_victim_locked(state);
+  return pop_victim_locked(device_states_[device]);
 }
 
-// Retires the best of the candidates that are what they were when they were found.
-std::optional<uint32_t> Catalog::take_victim_locked(DeviceState& state) {
+// The best of the candidates that are what they were when they were found.
+std::optional<uint32_t> Catalog::pop_victim_locked(DeviceState& state) {
   const uint64_t now_ns = clock_.monotonic_ns();
   while (!state.victims.empty()) {
     const Victim candidate = state.victims.back();
     state.victims.pop_back();
-    Region& region = regions_[candidate.region];
+    const Region& region = regions_[candidate.region];
     const bool used_since = region.live != 0 && region.last_use_tick != candidate.last_use_tick;
     if (used_since || !is_victim_locked(region, now_ns)) continue;
-    region.state = RegionState::kRetiring;
-    state.reclaiming = true;
     return candidate.region;
   }
   return std::nullopt;
@@ -497,13 +520,14 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
       region.state = RegionState::kFree;
       region.quarantined_until_ns = 0;
       auto& free = device_states_[device].free;
-      KVS_RULE(I7_emptied_last_is_reused_last) ? free.push_back(number) : free.push_front(number);
+      // Of a shared pool the engine decides whose it is next.
+      if (!shared()) KVS_RULE(I7_emptied_last_is_reused_last) ? free.push_back(number) : free.push_front(number);
     } else {
       // Its blocks would be back after a crash, whatever was deleted since: the bitmap says what the header could not.
       for (uint32_t slot = 0; slot < region.slot_count; ++slot) mark_dead_locked(region, SlotIndex{slot});
       region.state = RegionState::kQuarantined;
       region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
-      note_failure_locked();
+      note_failure_locked(status);
     }
   }
   if (unnamed) evictions_.publish_unnamed();
@@ -514,7 +538,12 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
 // ---- ownership -------------------------------------------------------------------------------------------------
 
 bool Catalog::claim_is_fresh_locked(const DeviceState& state) const {
-  return clock_.monotonic_ns() - state.confirmed_ns <= claim_fresh_ns(options_.heartbeat_ns);
+  return clock_.monotonic_ns() - state.confirmed_ns <= fresh_ns();
+}
+
+// S3: half the lease time. In owner mode as superblock_io.h says.
+uint64_t Catalog::fresh_ns() const {
+  return shared() ? options_.shared.lease_ns / 2 : claim_fresh_ns(options_.heartbeat_ns);
 }
 
 bool Catalog::claim_is_fresh(uint16_t device) {
@@ -587,7 +616,7 @@ void Catalog::bitmap_done(uint32_t number, const Status& status) {
   if (status.ok()) return;
   std::lock_guard lock(mutex_);
   queue_bitmap_locked(regions_[number]);  // tried again with the next flush
-  note_failure_locked();
+  note_failure_locked(status);
 }
 
 Status Catalog::bitmaps_left_alone(uint16_t device) {
@@ -612,7 +641,9 @@ void Catalog::recovered(std::vector<IndexBuilder::Candidate> superseded, uint64_
   for (const IndexBuilder::Candidate& copy : superseded) superseded_.emplace(copy.entry.fingerprint, copy);
   live_bytes_ = live_bytes;
   for (uint32_t number = 0; number < regions_.size(); ++number) {
-    if (regions_[number].state == RegionState::kFree) device_states_[regions_[number].device].free.push_back(number);
+    if (regions_[number].state == RegionState::kFree && !shared()) {
+      device_states_[regions_[number].device].free.push_back(number);
+    }
     tick_ = std::max(tick_, regions_[number].last_use_tick);
   }
 }

@@ -45,6 +45,9 @@ std::vector<std::pair<std::string, double>> Counters::list() const {
       {"pins_expired", &pins_expired},
       {"ownership_checks", &ownership_checks},
       {"heartbeats_late", &heartbeats_late},
+      {"peer_looks", &peer_looks},
+      {"peer_reads", &peer_reads},
+      {"blocks_learnt", &blocks_learnt},
   };
   std::vector<std::pair<std::string, double>> listed;
   for (const auto& [name, counter] : all) {

@@ -53,6 +53,9 @@ struct Counters {
   Counter pins_expired{0};
   Counter ownership_checks{0};
   Counter heartbeats_late{0};
+  Counter peer_looks{0};  // rounds of reading what other openers wrote
+  Counter peer_reads{0};  // device reads of those rounds
+  Counter blocks_learnt{0};
 
   std::vector<std::pair<std::string, double>> list() const;
 };

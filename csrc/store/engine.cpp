@@ -348,7 +348,7 @@ bool Engine::prepare_put(Item& item) {
                                           "quarantined or failed",
                                           static_cast<unsigned long long>(item.payload_bytes), item.place.device)));
       return false;
-    case Allocation::kRefused: refuse_put(item, catalog_.writable()); return false;
+    case Allocation::kRefused: refuse_put(item, catalog_.put_refusal()); return false;
   }
   return false;
 }
@@ -357,8 +357,8 @@ bool Engine::prepare_put(Item& item) {
 bool Engine::may_go_on(Item& item) {
   const uint16_t device = item.place.device;
   if (catalog_.claim_is_fresh(device)) return true;
-  if (const Status writable = catalog_.writable(); !writable.ok()) {
-    end_early(item, writable);
+  if (const Status refusal = catalog_.put_refusal(); !refusal.ok()) {
+    end_early(item, refusal);
     return false;
   }
   stores_wait_[local(device)] = true;

@@ -13,7 +13,8 @@
 
 #include "base/assert.h"
 #include "base/mutation.h"
-#include "store/region_reader.h"
+#include "store/recovery.h"
+#include "store/region_evictor.h"
 #include "store/superblock_io.h"
 
 namespace kvstore::store {
@@ -122,7 +123,16 @@ bool Keeper::turn() {
   // What is due waits while the claim cannot be read back, and fails when that takes too long, or it is lost.
   const Status claim = catalog_.writable().ok() ? still_ours() : Status();
   claim_in_doubt_ = !claim.ok() && catalog_.writable().ok();  // lost for good: the store takes no writes any more
-  if (claim_in_doubt_) return worked;
+  if (claim_in_doubt_) {
+    // Shared mode: no promise can be made, and nobody knows for how long.
+    const Status refusal = flush_wanted ? catalog_.put_refusal() : Status();
+    if (refusal.ok()) return worked;
+    std::lock_guard lock(mutex_);
+    flush_finished_ = ticket;
+    flush_outcome_ = refusal;
+    changed_.notify_all();
+    return true;
+  }
   if (flush_wanted || timer_due || catalog_.commit_is_due(setup_.device_number)) worked |= commit();
   Status deletes_durable;
   if (flush_wanted || timer_due) worked |= write_bitmaps(deletes_durable);
@@ -285,6 +295,21 @@ Status Keeper::check_headers(RegionId region, Generation generation) {
   return {};
 }
 
+// S1: of a region that was another's until now nothing is known but what is on the device; and a late write of its
+// former owner may have landed since.
+Status Keeper::look_at_headers(Region& region, Generation next) {
+  if (!catalog_.shared()) return {};
+  KVS_ASSIGN(const HeaderScan scan, scan_headers(*io_, setup_.superblock, {&region.id, 1}));
+  region.header_sequence = std::max(region.header_sequence, scan.header_sequences[0]);
+  region.header_copy = scan.header_copies[0];
+  const Generation found = scan.headers[0].generation;
+  if (found < next || !KVS_RULE(S1_the_device_is_asked_before_a_life_begins)) return {};
+  return Status(Code::kStale, format_text("region %u of %s bears generation %llu, the engine knew of none above %llu",
+                                          region.id.value, setup_.device->info().path.c_str(),
+                                          static_cast<unsigned long long>(found.value),
+                                          static_cast<unsigned long long>(next.value - 1)));
+}
+
 bool Keeper::open_regions() {
   bool worked = false;
   // Before a generation is spent: a claim that cannot be read back now is no fault of the region.
@@ -299,12 +324,14 @@ bool Keeper::open_regions() {
     header.slot_count = plan->slot_count;
     header.opened_seconds = clock_.wall_seconds();
     Status status;
+    status = look_at_headers(region, plan->generation);
+    const bool known = status.code() != Code::kStale;
     // I2: the new generation is durable in both copies before the first payload byte of the new life; a crash
     // in between leaves one copy with the higher generation, and that one counts.
     if (status.ok()) status = write_header(region, header);
     if (status.ok() && KVS_RULE(I2_both_headers)) status = write_header(region, header);
     if (status.ok()) status = check_headers(region.id, plan->generation);
-    if (!status.ok()) add(counters_.write_errors);
+    if (!status.ok() && known) add(counters_.write_errors);
     catalog_.open_done(*plan, KVS_RULE(I2_headers_before_payload) ? status : Status());
     hold_if_unknown(plan->region, status);
   }
@@ -315,7 +342,8 @@ bool Keeper::seal_regions() {
   bool worked = false;
   while (std::optional<uint32_t> number = catalog_.next_seal(setup_.device_number)) {
     worked = true;
-    const Status status = write_seal(catalog_.region(*number));
+    Region& region = catalog_.region(*number);
+    const Status status = region.open->lost ? Status() : write_seal(region);
     if (!status.ok()) add(counters_.write_errors);
     catalog_.seal_done(*number, status);
     hold_if_unknown(*number, status);
@@ -334,6 +362,7 @@ Status Keeper::write_seal(Region& region) {
                        KVS_RULE(I1_sealed_descriptors_are_durable)));
   }
   format::RegionHeader header;
+  KVS_TRY(look_at_headers(region, Generation{region.generation.value + 1}));
   header.generation = region.generation;
   header.state = RegionState::kSealed;
   header.extent_bytes = region.extent_bytes;
@@ -352,7 +381,8 @@ bool Keeper::reclaim_one() {
   const std::optional<uint32_t> victim = catalog_.next_victim(setup_.device_number);
   if (!victim) return false;
   // A region whose descriptors cannot be read is reclaimed all the same: the catalog finds its entries by walking.
-  if (!evict_region(*victim).ok()) add(counters_.read_errors);
+  RegionEvictor evictor(*io_, setup_.superblock, catalog_, spaces_, counters_, evictions_);
+  if (!evictor.evict_all(*victim).ok()) add(counters_.read_errors);
   // What was evicted may be put again elsewhere, deleted and flushed, and must not come back out of this region after a
   // crash before its next life.
   Region& region = catalog_.region(*victim);
@@ -364,39 +394,6 @@ bool Keeper::reclaim_one() {
   catalog_.reclaimed(*victim, status);
   hold_if_unknown(*victim, status);
   return true;
-}
-
-Status Keeper::evict_region(uint32_t number) {
-  const Region region = catalog_.snapshot(number);
-  RegionReader reader(*io_, 0, setup_.superblock, spaces_);
-  KVS_ASSIGN(const RegionContents contents, reader.read({.region = region.id,
-                                                         .generation = region.generation,
-                                                         .extent_bytes = region.extent_bytes,
-                                                         .slot_count = region.slot_count,
-                                                         .descriptor_count = region.descriptor_count,
-                                                         .dictionary_count = region.dictionary_count}));
-  add(counters_.bytes_read_metadata, contents.bytes_read);
-  std::vector<Catalog::EvictedBlock> blocks;
-  blocks.reserve(contents.descriptors.size());
-  for (const format::Descriptor& descriptor : contents.descriptors) {
-    blocks.push_back({reader.fingerprint(contents, descriptor), SlotIndex{descriptor.slot}});
-  }
-  const std::vector<bool> was_live = catalog_.evict(number, blocks);
-  if (!evictions_.has_subscribers()) return {};
-  std::vector<Eviction> evictions;
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    if (!was_live[i]) continue;
-    const format::Descriptor& descriptor = contents.descriptors[i];
-    const format::StoredKey key = stored_key_of(descriptor);
-    evictions.push_back({.space = contents.space_json(descriptor),
-                         .salt = contents.salt(descriptor),
-                         .key = std::string(key.view()),
-                         .key_is_digest = key.is_digest,
-                         .payload_bytes = descriptor.payload_bytes,
-                         .reason = EvictionReason::kReclaimed});
-  }
-  evictions_.publish(std::move(evictions));
-  return {};
 }
 
 // ---- dead bitmaps ----------------------------------------------------------------------------------------------
@@ -458,6 +455,11 @@ bool Keeper::release_held() {
 Status Keeper::still_ours() { return catalog_.claim_is_fresh(setup_.device_number) ? Status() : confirm(); }
 
 Status Keeper::confirm() {
+  // S3: the agent renews the lease; there is nothing on the device to ask.
+  if (catalog_.shared()) {
+    const bool fresh = catalog_.claim_is_fresh(setup_.device_number) || !KVS_RULE(S3_no_write_without_a_fresh_lease);
+    return fresh ? Status() : Status(Code::kBusy, "the lease of this opener is not renewed");
+  }
   add(counters_.ownership_checks);
   const uint64_t asked_ns = clock_.monotonic_ns();
   const Status status = confirm_ownership(*io_, 0, geometry_.device_bytes, setup_.superblock.owner);
@@ -476,6 +478,7 @@ void Keeper::heartbeat() {
   next_heartbeat_ns_ = now_ns + options_.heartbeat_ns;
   catalog_.expire_pins();
   catalog_.space_changed(setup_.device_number);  // a wake-up lost by a bug would cost a heartbeat, never a hang
+  if (catalog_.shared()) return;
   const Status status = confirm();
   // A claim that cannot be read back for long leaves puts waiting: say no instead.
   if (!status.ok() &&
@@ -518,7 +521,9 @@ Status Keeper::close(uint64_t until_ns) {
   KVS_TRY(deletes_durable);
   KVS_TRY(confirm());
   KVS_TRY(flush_device());
+  if (catalog_.shared()) return {};  // nobody owns the superblock
   setup_.superblock.clean = true;
+  setup_.superblock.shared_mode = options_.becomes_shared.value_or(setup_.superblock.shared_mode);
   return update_superblock(*io_, 0, setup_.superblock, [this](uint32_t) { return still_ours(); });
 }
 

@@ -69,7 +69,6 @@ class Keeper {
   bool seal_regions();
   Status write_seal(Region& region);
   bool reclaim_one();
-  Status evict_region(uint32_t number);
   bool write_bitmaps(Status& outcome);
   void hold_if_unknown(uint32_t region, const Status& status);
   bool release_held();
@@ -79,6 +78,7 @@ class Keeper {
   Status still_ours();
   Status flush_device();
   Status write_header(Region& region, const format::RegionHeader& header);
+  Status look_at_headers(Region& region, Generation next);
   Status check_headers(RegionId region, Generation generation);
   Status write_page(uint64_t offset_bytes, bool durable);
   format::BlockHeader identity(const Region& region) const;

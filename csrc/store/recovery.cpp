@@ -98,32 +98,40 @@ Status read_singly(device::BlockingIo& io, uint64_t offset_bytes, uint8_t* targe
 }  // namespace
 
 Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock) {
+  std::vector<RegionId> all(superblock.geometry.region_count);
+  for (uint32_t i = 0; i < all.size(); ++i) all[i] = RegionId{i};
+  return scan_headers(io, superblock, all);
+}
+
+Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock,
+                                std::span<const RegionId> regions) {
   const format::Geometry& geometry = superblock.geometry;
   HeaderScan scan;
-  scan.headers.resize(geometry.region_count);
-  scan.header_sequences.resize(geometry.region_count);
-  scan.header_copies.resize(geometry.region_count);
-  scan.unreadable.resize(geometry.region_count);
+  scan.headers.resize(regions.size());
+  scan.header_sequences.resize(regions.size());
+  scan.header_copies.resize(regions.size());
+  scan.unreadable.resize(regions.size());
   constexpr uint64_t kScanBytes = kScanPages * kPageBytes;
-  const uint32_t batch = static_cast<uint32_t>(kHeaderBatchBytes / kScanBytes);
-  AlignedBuffer buffer(std::min<uint64_t>(geometry.region_count, batch) * kScanBytes);
-  for (uint32_t first = 0; first < geometry.region_count; first += batch) {
-    const uint32_t count = std::min(batch, geometry.region_count - first);
+  constexpr size_t kBatch = kHeaderBatchBytes / kScanBytes;
+  AlignedBuffer buffer(std::min(regions.size(), kBatch) * kScanBytes);
+  for (size_t first = 0; first < regions.size(); first += kBatch) {
+    const size_t count = std::min(kBatch, regions.size() - first);
     std::vector<device::ReadExtent> extents;
-    for (uint32_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < count; ++i) {
       extents.push_back(
-          {0, geometry.header_offset(RegionId{first + i}, 0), kScanBytes, buffer.data() + i * kScanBytes, {}});
+          {0, geometry.header_offset(regions[first + i], 0), kScanBytes, buffer.data() + i * kScanBytes, {}});
     }
     KVS_TRY(io.read_many(extents, buffer));
-    for (uint32_t i = 0; i < count; ++i) {
-      const uint32_t number = first + i;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t number = first + i;
       ScannedPages scanned{extents[i].target, {true, true, true}};
       if (!extents[i].status.ok()) {
         KVS_TRY(read_singly(io, extents[i].offset_bytes, extents[i].target, scanned.readable));
       }
       bool unreadable = false;
-      scan.headers[number] = choose_header(scanned, superblock, RegionId{number}, scan.header_sequences[number],
+      scan.headers[number] = choose_header(scanned, superblock, regions[number], scan.header_sequences[number],
                                            scan.header_copies[number], unreadable);
+      scan.headers[number].region = regions[number];
       scan.unreadable[number] = unreadable;
       const format::RegionHeader& header = scan.headers[number];
       if (unreadable || header.generation.value == 0 || header.state == RegionState::kFree) continue;
@@ -133,6 +141,14 @@ Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock
     }
   }
   return scan;
+}
+
+void ignore_lives(HeaderScan& scan, const std::function<bool(const format::RegionHeader&)>& is_over) {
+  for (size_t i = 0; i < scan.headers.size(); ++i) {
+    if (!is_over(scan.headers[i])) continue;
+    scan.headers[i].state = RegionState::kFree;
+    scan.unreadable[i] = false;
+  }
 }
 
 namespace {
@@ -231,15 +247,7 @@ class RegionLoader {
     candidates_.clear();
     for (const format::Descriptor& descriptor : contents.descriptors) {
       if (region.dead.test(SlotIndex{descriptor.slot}) && KVS_RULE(I12_dead_slots_drop_first)) continue;
-      IndexEntry entry{.fingerprint = reader_.fingerprint(contents, descriptor),
-                       .checksum = descriptor.checksum,
-                       .payload_bytes = descriptor.payload_bytes,
-                       .region = number,
-                       .slot = descriptor.slot & (kSlotsMax - 1),
-                       .flags = 0,
-                       .generation_low = static_cast<uint32_t>(request.generation.value)};
-      if ((descriptor.flags & format::kDescriptorPageHashes) != 0) entry.flags |= kEntryPageHashes;
-      candidates_.push_back({entry, descriptor.write_seq});
+      candidates_.push_back(reader_.candidate(contents, descriptor, number, request.generation));
     }
     report_.refused += builder_.add(candidates_);
   }

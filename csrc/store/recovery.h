@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 
 #include "device/blocking_io.h"
 #include "format/superblock.h"
@@ -39,12 +40,14 @@ struct HeaderScan {
   uint64_t descriptors_max = 0;   // at most this many blocks
   uint64_t extent_bytes_sum = 0;  // over regions in use, to guess the blocks a full device holds
   uint32_t regions_used = 0;
-  std::vector<format::RegionHeader> headers;  // by region; generation 0: never used
+  std::vector<format::RegionHeader> headers;  // of the regions asked for; generation 0: never used
   std::vector<uint64_t> header_sequences;
   std::vector<uint32_t> header_copies;  // the copy to write next (I4)
   std::vector<bool> unreadable;
 };
 Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock);
+Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock,
+                                std::span<const RegionId> regions);
 
 // Asked before each write: a large device takes longer to read than a claim stays fresh.
 using StillOurs = std::function<Status()>;
@@ -53,6 +56,9 @@ using StillOurs = std::function<Status()>;
 Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, const format::Superblock& superblock,
                       HeaderScan scan, IndexBuilder& builder, const MakeIo& make_io, uint32_t threads, bool read_only,
                       const StillOurs& still_ours, Clock& clock, RecoveryReport& report);
+
+// Shared mode: of regions that the metadata engine says hold nothing (any more), the headers' states are not believed.
+void ignore_lives(HeaderScan& scan, const std::function<bool(const format::RegionHeader&)>& is_over);
 
 // After every device: live counts, region ages, free lists.
 void finish_recovery(Catalog& catalog, IndexBuilder& builder, RecoveryReport& report);

@@ -4,6 +4,8 @@
 #include "store/region_reader.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "base/mutation.h"
 
@@ -12,6 +14,7 @@ namespace kvstore::store {
 namespace {
 
 constexpr uint32_t kPartsOfRegion = 4;  // dictionary, bitmaps, tails, descriptor blocks
+constexpr uint32_t kBlocksAhead = 2;    // descriptor blocks looked at behind those known
 
 }  // namespace
 
@@ -200,12 +203,141 @@ void RegionReader::parse_tails(const RegionRequest& request, const uint8_t* page
   contents.descriptors.insert(contents.descriptors.end(), contents.tail.begin(), contents.tail.end());
 }
 
+// ---- following an open region ----------------------------------------------------------------------------------
+
+Result<std::vector<RegionReader::Added>> RegionReader::read_added(std::span<RegionCursor* const> cursors) {
+  constexpr uint64_t kTailBytes = 2 * kPageBytes;
+  constexpr uint64_t kStride = kTailBytes + kBlocksAhead * kPageBytes;
+  const format::Geometry& geometry = superblock_.geometry;
+  AlignedBuffer buffer(std::max<size_t>(cursors.size(), 1) * kStride);
+  std::vector<device::ReadExtent> extents;
+  std::vector<uint32_t> block_counts;
+  std::vector<size_t> first_extent;
+  for (size_t i = 0; i < cursors.size(); ++i) {
+    const RegionId region = cursors[i]->request.region;
+    const uint32_t known = cursors[i]->contents.full_blocks;
+    const uint32_t blocks = std::min(kBlocksAhead, geometry.descriptor_blocks() - known);
+    uint8_t* const target = buffer.data() + i * kStride;
+    first_extent.push_back(extents.size());
+    block_counts.push_back(blocks);
+    // The tail first: a block that fills up between the two reads is then found as a block.
+    extents.push_back({device_index_, geometry.tail_offset(region, 0), kTailBytes, target, {}});
+    if (blocks == 0) continue;
+    extents.push_back(
+        {device_index_, geometry.descriptor_block_offset(region, known), blocks * kPageBytes, target + kTailBytes, {}});
+  }
+  KVS_TRY(io_.read_many(extents, buffer));
+  std::vector<Added> all(cursors.size());
+  for (size_t i = 0; i < cursors.size(); ++i) {
+    const device::ReadExtent& tails = extents[first_extent[i]];
+    all[i].reads = block_counts[i] == 0 ? 1 : 2;
+    all[i].status = tails.status;
+    if (all[i].status.ok() && block_counts[i] != 0) all[i].status = extents[first_extent[i] + 1].status;
+    if (!all[i].status.ok()) continue;
+    take_added(*cursors[i], tails.target, tails.target + kTailBytes, block_counts[i], all[i]);
+  }
+  return all;
+}
+
+void RegionReader::take_added(RegionCursor& cursor, const uint8_t* tails, const uint8_t* blocks, uint32_t block_count,
+                              Added& added) {
+  const RegionRequest& request = cursor.request;
+  const auto decode = [&](const uint8_t* page, format::BlockKind kind, uint32_t number) {
+    const format::ExpectedBlock expected{superblock_.store_uuid, request.region, kind, number,
+                                         kind == format::BlockKind::kTail};
+    auto decoded = format::decode_descriptor_block({page, kPageBytes}, expected);
+    const bool of_this_life = decoded.ok() && decoded.value().header.generation == request.generation.value;
+    return of_this_life ? std::optional(std::move(decoded).value()) : std::nullopt;
+  };
+  std::vector<format::Descriptor> found;
+  uint32_t end = cursor.contents.full_blocks;
+  for (uint32_t i = 0; i < block_count; ++i) {
+    auto block = decode(blocks + i * kPageBytes, format::BlockKind::kDescriptors, cursor.contents.full_blocks + i);
+    if (!block) break;
+    found.insert(found.end(), block->descriptors.begin(), block->descriptors.end());
+    ++end;
+  }
+  uint64_t tail_sequence = cursor.tail_sequence;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    auto tail = decode(tails + copy * kPageBytes, format::BlockKind::kTail, 0);
+    if (!tail || tail->header.sequence <= tail_sequence) continue;
+    if (tail->header.number >= superblock_.geometry.descriptor_blocks()) continue;
+    // Blocks were filled faster than they were looked at.
+    if (tail->header.number > end) {
+      added.status = read_behind(cursor, tail->header.number, found, added);
+      if (!added.status.ok()) return;
+      end = tail->header.number;
+    }
+    tail_sequence = tail->header.sequence;
+    found.insert(found.end(), tail->descriptors.begin(), tail->descriptors.end());
+  }
+  const auto has_strings = [&](const format::Descriptor& descriptor) {
+    const size_t known = cursor.contents.dictionary.size();
+    return descriptor.space_index < known &&
+           (descriptor.salt_index == format::kNoSalt || descriptor.salt_index < known);
+  };
+  // I10: the strings are on the device before the first descriptor that uses them.
+  if (!std::all_of(found.begin(), found.end(), has_strings)) {
+    added.status = read_dictionary(cursor, added);
+    if (!added.status.ok()) return;
+  }
+  keep_plausible(request, found, cursor.contents, added.descriptors);
+  cursor.contents.full_blocks = end;
+  cursor.tail_sequence = tail_sequence;
+}
+
+// The blocks from where the cursor stands up to `end`.
+Status RegionReader::read_behind(RegionCursor& cursor, uint32_t end, std::vector<format::Descriptor>& descriptors,
+                                 Added& added) {
+  const uint32_t first = cursor.contents.full_blocks;
+  AlignedBuffer buffer((end - first) * kPageBytes);
+  ++added.reads;
+  KVS_TRY(io_.read(device_index_, superblock_.geometry.descriptor_block_offset(cursor.request.region, first), buffer,
+                   buffer.size()));
+  descriptors.clear();
+  for (uint32_t block = first; block < end; ++block) {
+    const format::ExpectedBlock expected{superblock_.store_uuid, cursor.request.region, format::BlockKind::kDescriptors,
+                                         block};
+    auto decoded =
+        format::decode_descriptor_block({buffer.data() + (block - first) * kPageBytes, kPageBytes}, expected);
+    if (!decoded.ok() || decoded.value().header.generation != cursor.request.generation.value) continue;
+    descriptors.insert(descriptors.end(), decoded.value().descriptors.begin(), decoded.value().descriptors.end());
+  }
+  return {};
+}
+
+Status RegionReader::read_dictionary(RegionCursor& cursor, Added& added) {
+  const uint32_t blocks = dictionary_blocks(cursor.request);
+  AlignedBuffer buffer(blocks * kPageBytes);
+  ++added.reads;
+  KVS_TRY(
+      io_.read(device_index_, superblock_.geometry.dictionary_offset(cursor.request.region, 0), buffer, buffer.size()));
+  RegionContents fresh;
+  parse_dictionary(cursor.request, buffer.data(), fresh);
+  fresh.full_blocks = cursor.contents.full_blocks;
+  cursor.contents = std::move(fresh);
+  return {};
+}
+
 Fingerprint RegionReader::fingerprint(const RegionContents& contents, const format::Descriptor& descriptor) const {
   const std::string_view salt = descriptor.salt_index == format::kNoSalt
                                     ? std::string_view()
                                     : std::string_view(contents.dictionary[descriptor.salt_index].text);
   return fingerprint_of(superblock_.fingerprint_secret, contents.space_records[descriptor.space_index]->digest, salt,
                         stored_key_of(descriptor));
+}
+
+IndexBuilder::Candidate RegionReader::candidate(const RegionContents& contents, const format::Descriptor& descriptor,
+                                                uint32_t number, Generation generation) const {
+  IndexEntry entry{.fingerprint = fingerprint(contents, descriptor),
+                   .checksum = descriptor.checksum,
+                   .payload_bytes = descriptor.payload_bytes,
+                   .region = number,
+                   .slot = descriptor.slot & (kSlotsMax - 1),
+                   .flags = 0,
+                   .generation_low = static_cast<uint32_t>(generation.value)};
+  if ((descriptor.flags & format::kDescriptorPageHashes) != 0) entry.flags |= kEntryPageHashes;
+  return {entry, descriptor.write_seq};
 }
 
 }  // namespace kvstore::store

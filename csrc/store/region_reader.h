@@ -19,6 +19,7 @@
 #include "format/descriptor.h"
 #include "format/dictionary.h"
 #include "format/superblock.h"
+#include "store/index.h"
 #include "store/spaces.h"
 
 namespace kvstore::store {
@@ -58,6 +59,13 @@ struct RegionContents {
   }
 };
 
+// How far an open region of another opener was read.
+struct RegionCursor {
+  RegionRequest request;    // is_open
+  RegionContents contents;  // dictionary and full_blocks as of the last read; no descriptors
+  uint64_t tail_sequence = 0;
+};
+
 class RegionReader {
  public:
   RegionReader(device::BlockingIo& io, uint16_t device_index, const format::Superblock& superblock,
@@ -68,7 +76,20 @@ class RegionReader {
   Result<std::vector<RegionContents>> read_many(std::span<const RegionRequest> requests);
   Result<RegionContents> read(const RegionRequest& request);
 
+  // What was added to open regions since they were read: their new descriptors, and the cursors moved on. Two reads
+  // each, or four where more than two blocks of descriptors came together or a new space or salt. Those of a tail come
+  // again when it grows.
+  struct Added {
+    std::vector<format::Descriptor> descriptors;
+    Status status;
+    uint32_t reads = 0;
+  };
+  Result<std::vector<Added>> read_added(std::span<RegionCursor* const> cursors);
+
   Fingerprint fingerprint(const RegionContents& contents, const format::Descriptor& descriptor) const;
+  // As the index knows it; `number` is the region's in the pool.
+  IndexBuilder::Candidate candidate(const RegionContents& contents, const format::Descriptor& descriptor,
+                                    uint32_t number, Generation generation) const;
 
   // Bytes of one request's metadata: what a batch is sized by.
   uint64_t bytes_of(const RegionRequest& request) const;
@@ -80,6 +101,10 @@ class RegionReader {
   void parse_tails(const RegionRequest& request, const uint8_t* pages, RegionContents& contents);
   void keep_plausible(const RegionRequest& request, std::span<const format::Descriptor> descriptors,
                       RegionContents& contents, std::vector<format::Descriptor>& kept);
+  void take_added(RegionCursor& cursor, const uint8_t* tails, const uint8_t* blocks, uint32_t block_count,
+                  Added& added);
+  Status read_behind(RegionCursor& cursor, uint32_t end, std::vector<format::Descriptor>& descriptors, Added& added);
+  Status read_dictionary(RegionCursor& cursor, Added& added);
   uint32_t dictionary_blocks(const RegionRequest& request) const;
   uint32_t descriptor_blocks(const RegionRequest& request) const;
 

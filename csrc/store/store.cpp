@@ -499,6 +499,10 @@ Status Store::flush(uint64_t timeout_ns) {
     Status status = keeper->flush(unlimited ? UINT64_MAX : timeout_ns - std::min(timeout_ns, used_ns));
     if (first_error.ok()) first_error = std::move(status);
   }
+  if (core.shared && first_error.ok()) {
+    const uint64_t used_ns = core.clock->monotonic_ns() - started_ns;
+    first_error = core.shared->flush(timeout_ns - std::min(timeout_ns, used_ns));
+  }
   if (const uint64_t lost = core.catalog->take_lost(); lost != 0) {
     return Status(
         Code::kDurabilityLost,
@@ -508,6 +512,13 @@ Status Store::flush(uint64_t timeout_ns) {
   }
   KVS_TRY(first_error);
   return core.catalog->usable();
+}
+
+Status Store::refresh(uint64_t timeout_ns) {
+  StoreCore& core = *core_;
+  const StoreCore::Call call(core);
+  KVS_TRY(call.status());
+  return core.shared ? core.shared->refresh(timeout_ns) : Status();
 }
 
 // ---- memory ----------------------------------------------------------------------------------------------------
@@ -614,6 +625,10 @@ std::vector<std::pair<std::string, double>> Store::numbers() const {
     listed.emplace_back("jobs_in_flight", static_cast<double>(core.jobs.size()));
   }
   listed.emplace_back("epoch", static_cast<double>(core.catalog->epoch()));
+  if (core.shared && !core.torn_down.load()) {
+    const auto shared_numbers = core.shared->numbers();
+    listed.insert(listed.end(), shared_numbers.begin(), shared_numbers.end());
+  }
   listed.emplace_back("recovery_seconds", core.recovery.seconds);
   listed.emplace_back("recovery_blocks", static_cast<double>(core.recovery.blocks));
   listed.emplace_back("recovery_bytes_read", static_cast<double>(core.recovery.bytes_read));
@@ -648,6 +663,9 @@ std::vector<std::pair<std::string, std::string>> Store::texts() const {
       {"pool_uuid", format::uuid_text(core.superblocks[0].pool_uuid)},
       {"path", registered ? "registered" : "unregistered"},
       {"write_refusal", write_refusal()},
+      {"mode", core.options.read_only     ? "read_only"
+               : core.options.shared.on() ? "shared"
+                                          : "owner"},
   };
 }
 
@@ -665,6 +683,7 @@ bool Store::step() {
   bool worked = false;
   for (auto& engine : core_->engines) worked |= engine->turn(0);
   for (auto& keeper : core_->keepers) worked |= keeper->turn();
+  if (core_->shared) worked |= core_->shared->turn();
   return worked;
 }
 

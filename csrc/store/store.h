@@ -75,6 +75,9 @@ class Store {
   // Waits until every put reported stored before the call has its descriptor on the device, and every delete its bit.
   // kDurabilityLost once after blocks were lost, with the count (I6).
   Status flush(uint64_t timeout_ns);
+  // Shared mode: returns when all that other openers had on the device before the call is known here. kTimeout ends the
+  // wait only. In owner mode there is nobody else: ok.
+  Status refresh(uint64_t timeout_ns);
 
   // ---- listing ----
   // Live blocks, read from the device region by region; `visit` may be called from this thread only. Consistent per

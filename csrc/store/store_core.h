@@ -19,6 +19,7 @@
 #include "store/memory_map.h"
 #include "store/prefetch_cache.h"
 #include "store/recovery.h"
+#include "store/shared_pool.h"
 #include "store/store.h"
 
 namespace kvstore::store {
@@ -41,6 +42,7 @@ class StoreCore {
   std::unique_ptr<InlineReaders> inline_readers;
   std::vector<std::unique_ptr<Engine>> engines;
   std::vector<std::unique_ptr<Keeper>> keepers;  // empty when read_only
+  std::unique_ptr<SharedPool> shared;            // null in owner mode
 
   // Jobs submitted and not complete: keeps them alive, bounds them, and names them at close.
   std::mutex jobs_mutex;

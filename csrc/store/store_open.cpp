@@ -38,6 +38,10 @@ constexpr int kClaimRounds = 3;  // of a pool whose members somebody else claims
 constexpr uint64_t kCloseStepNs = 1'000'000;
 constexpr uint64_t kCancelGraceNs = 100'000'000;  // for what was canceled, and callers inside, to end
 constexpr uint64_t kTrimFromBytes = 16 * kMiB;
+constexpr uint64_t kLeaseNsMin = 100'000'000;
+constexpr uint64_t kLeasesToJoin = 3;  // one may be waited for by a rebuild (S7)
+constexpr uint64_t kBecomeSharedNs = 10'000'000'000;
+constexpr int kModeRounds = 8;  // of finding the pool in another mode than a moment ago
 
 // This host, in every store it opens: from /etc/machine-id, hashed so that the id itself is not published.
 format::Uuid host_uuid() {
@@ -109,9 +113,14 @@ Result<std::vector<format::Superblock>> read_pool(StoreCore& core) {
                     format_text("%s: epoch %llu is beyond what write_seq can hold: format it anew", info.path.c_str(),
                                 static_cast<unsigned long long>(superblock.owner.epoch)));
     }
-    if (superblock.shared_mode) {
-      return Status(Code::kFenced,
-                    info.path + ": the store is in shared mode, and owner mode and shared mode refuse each other");
+    const bool takes_part = core.options.shared.on() || core.options.read_only || core.options.becomes_shared == false;
+    if (superblock.shared_mode && !takes_part) {
+      return Status(Code::kFenced, info.path +
+                                       ": the pool is in shared mode, and owner mode and shared mode refuse each "
+                                       "other: open it with mode=\"shared\", or end that with `kvstore unshare`");
+    }
+    if (!superblock.shared_mode && core.options.shared.on()) {
+      return Status(Code::kStale, info.path + ": the pool is in owner mode");  // Store::open() makes it shared
     }
     if (superblock.members.size() != core.devices.size() || superblock.member_index >= superblock.members.size()) {
       return Status(
@@ -146,7 +155,7 @@ Result<std::vector<format::Superblock>> read_pool(StoreCore& core) {
 
 Status claim_pool(StoreCore& core) {
   ClaimOptions claim;
-  claim.host = core.options.host == format::Uuid{} ? host_uuid() : core.options.host;
+  claim.host = core.options.host;
   core.random->fill(claim.nonce.data(), claim.nonce.size());
   claim.heartbeat_ns = core.options.heartbeat_ns;
   core.confirmed_ns.resize(core.devices.size());
@@ -171,6 +180,23 @@ Status claim_pool(StoreCore& core) {
   return Status(Code::kFenced, "other openers keep claiming members of the pool");
 }
 
+// Shared mode: becomes an opener by the metadata engine's word; nothing on the device is claimed.
+Status join_pool(StoreCore& core) {
+  const uint64_t lease_ns = core.options.shared.lease_ns;
+  if (core.options.read_only) return Status(Code::kInvalid, "read_only looks on: it needs no mode=\"shared\"");
+  if (core.options.verify != Verify::kAlways && KVS_RULE(S8_always_verified)) {
+    return Status(Code::kInvalid, "verify must be \"always\" in shared mode");
+  }
+  if (lease_ns < kLeaseNsMin) return Status(Code::kInvalid, "the lease must be at least 100 ms");
+  for (format::Superblock& superblock : core.superblocks) superblock.owner.host = core.options.host;
+  SharedPool::Setup setup;
+  setup.superblocks = core.superblocks;
+  setup.make_io = [&core](uint16_t device) { return core.make_io(device); };
+  setup.first_ever = core.options.becomes_shared.value_or(false);
+  core.shared = std::make_unique<SharedPool>(core.options, std::move(setup), *core.clock, *core.random);
+  return core.shared->join(core.clock->monotonic_ns() + std::max(core.options.wait_ns, kLeasesToJoin * lease_ns));
+}
+
 // As many blocks as a full pool holds: of the mean extent found, or of min_block_bytes while it is empty.
 uint64_t index_size(const StoreCore& core, const std::vector<HeaderScan>& scans) {
   if (core.options.index_blocks_max != 0) return core.options.index_blocks_max;
@@ -192,16 +218,19 @@ Status recover(StoreCore& core) {
   const uint64_t started_ns = core.clock->monotonic_ns();
   std::vector<HeaderScan> scans;
   std::vector<Catalog::DeviceShape> shapes;
-  uint64_t epoch = 0;
+  uint64_t epoch = core.shared ? core.shared->epoch() : 0;
   for (uint16_t i = 0; i < core.devices.size(); ++i) {
     KVS_ASSIGN(auto io, core.make_io(i));
     // What a killed opener's last writes left in the device's cache is read below like all else, and then vouched for:
     // by the seal of its region, or by "present" to a durable put. So it must not go with the next power cut.
     if (!core.options.read_only && core.devices[i]->info().volatile_cache) KVS_TRY(io->flush(0));
     KVS_ASSIGN(HeaderScan scan, scan_headers(*io, core.superblocks[i]));
+    if (core.shared) {
+      ignore_lives(scan, [&](const format::RegionHeader& header) { return core.shared->is_over(i, header); });
+    }
     scans.push_back(std::move(scan));
     shapes.push_back({core.superblocks[i].geometry, core.superblocks[i].store_uuid});
-    epoch = std::max(epoch, core.superblocks[i].owner.epoch);
+    if (!core.shared) epoch = std::max(epoch, core.superblocks[i].owner.epoch);
   }
   core.catalog = std::make_unique<Catalog>(core.options, std::move(shapes), epoch, index_size(core, scans), core.spaces,
                                            core.counters, core.evictions, *core.clock);
@@ -209,7 +238,8 @@ Status recover(StoreCore& core) {
   for (uint16_t i = 0; i < core.devices.size(); ++i) {
     KVS_TRY(recover_device(
         *core.catalog, core.spaces, i, core.superblocks[i], std::move(scans[i]), builder,
-        [&core, i] { return core.make_io(i); }, core.options.threaded ? kRecoveryThreads : 1, core.options.read_only,
+        [&core, i] { return core.make_io(i); }, core.options.threaded ? kRecoveryThreads : 1,
+        core.options.read_only || core.shared != nullptr,  // what is open is its owner's to seal
         [&core, i] { return core.still_ours(i); }, *core.clock, core.recovery));
   }
   finish_recovery(*core.catalog, builder, core.recovery);
@@ -243,6 +273,7 @@ Status start_threads(StoreCore& core) {
   core.catalog->wake_keeper = [&core](uint16_t device) {
     if (device < core.keepers.size()) core.keepers[device]->wake();
   };
+  if (core.shared) core.catalog->missed = [&core] { core.shared->missed(); };
   for (auto& engine : core.engines) KVS_TRY(engine->start());
   if (core.options.read_only) {
     core.catalog->set_read_only("it was opened with read_only");
@@ -256,9 +287,10 @@ Status start_threads(StoreCore& core) {
     setup.make_io = [&core, i] { return core.make_io(i); };
     core.keepers.push_back(std::make_unique<Keeper>(core.options, std::move(setup), *core.catalog, core.spaces,
                                                     core.counters, core.evictions, *core.clock));
-    core.catalog->confirmed(i, core.confirmed_ns[i]);
+    if (!core.shared) core.catalog->confirmed(i, core.confirmed_ns[i]);
   }
   for (auto& keeper : core.keepers) KVS_TRY(keeper->start());
+  if (core.shared) KVS_TRY(core.shared->start(*core.catalog, core.spaces, core.counters, core.evictions));
   return {};
 }
 
@@ -300,7 +332,7 @@ Result<std::unique_ptr<device::BlockingIo>> StoreCore::make_io(uint16_t device) 
 
 Status StoreCore::still_ours(uint16_t device) {
   const uint64_t now_ns = clock->monotonic_ns();
-  if (options.read_only || now_ns - confirmed_ns[device] <= claim_fresh_ns(options.heartbeat_ns)) return {};
+  if (options.read_only || shared || now_ns - confirmed_ns[device] <= claim_fresh_ns(options.heartbeat_ns)) return {};
   KVS_ASSIGN(auto io, make_io(device));
   KVS_TRY(confirm_ownership(*io, 0, superblocks[device].geometry.device_bytes, superblocks[device].owner));
   confirmed_ns[device] = now_ns;
@@ -325,15 +357,42 @@ Result<std::unique_ptr<Store>> open_paths(const std::vector<std::string>& paths,
 
 }  // namespace
 
+namespace {
+
+// Opened once as its only owner, so that nobody else is there, and closed again.
+Status become_shared(const std::vector<std::string>& paths, const StoreOptions& options) {
+  StoreOptions alone = options;
+  alone.shared = {};
+  alone.becomes_shared = true;
+  alone.wait_ns = std::max(options.wait_ns, kBecomeSharedNs);
+  KVS_ASSIGN(auto store, open_paths(paths, alone));
+  return store->close(kBecomeSharedNs);
+}
+
+Result<std::unique_ptr<Store>> open_shared(const std::vector<std::string>& paths, const StoreOptions& options) {
+  StoreOptions shared = options;
+  Result<std::unique_ptr<Store>> store = open_paths(paths, shared);
+  for (int round = 0; round < kModeRounds && store.status().code() == Code::kStale; ++round) {
+    const Status changed = become_shared(paths, options);
+    if (!changed.ok() && changed.code() != Code::kFenced) return changed;  // kFenced: somebody else just did the same
+    shared.becomes_shared = changed.ok();
+    store = open_paths(paths, shared);
+  }
+  return store;
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Store>> Store::open(const std::vector<std::string>& paths, const StoreOptions& options) {
   if (paths.empty()) return Status(Code::kInvalid, "no device was named");
-  Result<std::unique_ptr<Store>> store = open_paths(paths, options);
+  const auto attempt = options.shared.on() ? open_shared : open_paths;
+  Result<std::unique_ptr<Store>> store = attempt(paths, options);
   // A ring can be had, but not as many as are needed: the memlock limit, which all processes of a user share.
   const bool rings_do_not_fit = store.status().code() == Code::kUnsupported && store.status().io_errno() == ENOMEM;
   if (options.device_kind != "auto" || !rings_do_not_fit) return store;
   StoreOptions without_rings = options;
   without_rings.device_kind = "threads";
-  return open_paths(paths, without_rings);
+  return attempt(paths, without_rings);
 }
 
 Result<std::unique_ptr<Store>> Store::open_devices(std::vector<std::unique_ptr<device::Device>> devices,
@@ -341,6 +400,7 @@ Result<std::unique_ptr<Store>> Store::open_devices(std::vector<std::unique_ptr<d
   KVS_TRY(check_options(options));
   auto core = std::make_unique<StoreCore>();
   core->options = options;
+  if (core->options.host == format::Uuid{}) core->options.host = host_uuid();
   core->clock = options.clock != nullptr ? options.clock : &system_clock();
   core->random = options.random != nullptr ? options.random : &system_random();
   core->fork_generation = device::fork_generation();
@@ -352,7 +412,8 @@ Result<std::unique_ptr<Store>> Store::open_devices(std::vector<std::unique_ptr<d
       return Status(Code::kInvalid, device->info().path + ": verify must be \"always\" on a fabric");
     }
   }
-  if (!options.read_only) KVS_TRY(claim_pool(*core));
+  if (options.shared.on()) KVS_TRY(join_pool(*core));
+  if (!options.read_only && !options.shared.on()) KVS_TRY(claim_pool(*core));
   KVS_TRY(recover(*core));
   for (uint16_t i = 0; i < core->devices.size(); ++i) KVS_TRY(core->still_ours(i));
   core->prefetched = std::make_unique<PrefetchCache>(options.prefetch_bytes);
@@ -440,9 +501,14 @@ Status Store::close(uint64_t timeout_ns) {
   core.leaked = (busy() && KVS_RULE(I11_close_leaks_what_is_in_the_device)) || called();
   for (auto& engine : core.engines) core.leaked ? engine->abandon() : engine->stop();
   for (auto& engine : core.engines) engine->join();
+  if (core.shared) core.catalog->release_ready();
   for (auto& keeper : core.keepers) {
     keeper->stop();
     keeper->join_until(until_ns);
+  }
+  if (core.leaked && core.shared) {
+    core.shared->stop(until_ns);
+    (void)core.shared->leave(false);  // what it owns stays its own while the process lives (S5)
   }
   if (core.leaked) {
     std::lock_guard lock(core.jobs_mutex);
@@ -457,6 +523,11 @@ Status Store::close(uint64_t timeout_ns) {
     Status closed = keeper->close(until_ns);  // each device, whatever becomes of the others
     if (outcome.ok()) outcome = std::move(closed);
   }
+  if (core.shared) {
+    core.shared->stop(until_ns);
+    Status left = core.shared->leave(!core.catalog->any_write_unknown());
+    if (outcome.ok()) outcome = std::move(left);
+  }
   if (const uint64_t lost = core.catalog->take_lost(); lost != 0 && outcome.ok()) {
     outcome = Status(Code::kDurabilityLost, format_text("%llu blocks that were reported written were lost before their "
                                                         "descriptor was on the device",
@@ -464,6 +535,7 @@ Status Store::close(uint64_t timeout_ns) {
   }
   core.torn_down.store(true);
   while (called()) core.clock->sleep_ns(kCloseStepNs);  // numbers() and the like: none of them waits for anything
+  core.shared.reset();
   core.keepers.clear();
   core.engines.clear();
   core.inline_readers.reset();

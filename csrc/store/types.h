@@ -9,7 +9,9 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +21,8 @@
 #include "base/digest.h"
 #include "base/status.h"
 #include "base/units.h"
+#include "cluster/metadata_engine.h"
+#include "cluster/records.h"
 #include "format/block_header.h"
 
 namespace kvstore::store {
@@ -28,6 +32,20 @@ enum class Verify : uint8_t {
   kAlways,     // the default, and the only mode on fabrics
   kFirstRead,  // once per block per opening; one local opener only
   kOff,        // benchmarks; stats() says so
+};
+
+// Shared mode: many openers of one pool (docs/sharing.md). Without an engine: owner mode.
+struct SharedOptions {
+  cluster::MetadataEngine* engine = nullptr;  // outlives the store
+  uint64_t lease_ns = 10'000'000'000;         // writing stops at half of it without a renewal (S3)
+  uint64_t orphan_quarantine_ns = 3'600'000'000'000;
+  uint64_t hits_interval_ns = 10'000'000'000;    // how often openers tell each other what was read
+  uint64_t refresh_interval_ns = 100'000'000;    // the others' open regions are looked at this often, and after a miss
+  uint64_t refresh_gap_ns = 1'000'000;           // but not sooner than this after the last look
+  uint32_t refresh_reads_per_s = 2000;           // of one device
+  std::optional<cluster::Opener> identity = {};  // for tests; else this process
+  std::function<bool(const cluster::Opener&)> is_gone = {};
+  bool on() const { return engine != nullptr; }
 };
 
 struct StoreOptions {
@@ -51,8 +69,10 @@ struct StoreOptions {
   uint32_t free_regions_target = 2;          // background reclaim keeps this many ready, per device
   format::Uuid host{};                       // zero: from /etc/machine-id
   bool threaded = true;                      // false: callers drive the engine in wait(), for simulation
-  Clock* clock = nullptr;                    // null: system
-  Random* random = nullptr;                  // null: system
+  SharedOptions shared = {};
+  std::optional<bool> becomes_shared = {};  // owner mode: the mode that the pool is in when this opening is closed
+  Clock* clock = nullptr;                   // null: system
+  Random* random = nullptr;                 // null: system
 };
 
 // A registered space: keys of one space never match those of another. Cheap to copy, valid for the store's life.

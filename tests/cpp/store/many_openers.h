@@ -1,0 +1,134 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Several openers of one shared pool on one simulated disk, one engine in memory and one virtual clock, each driven by
+// hand: what is not stepped is paused. Judges every answer and every write:
+//   bytes     a get returns the bytes of its key, or misses
+//   writers   of a life of a region one opener writes headers, descriptors and payload, and nobody else
+//   durable   what was acknowledged as durable is a hit everywhere while nothing was reclaimed
+// Payload is computed from the key, so that any byte that is not the block's own is seen.
+
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/memory_engine.h"
+#include "device/sim.h"
+#include "store/sim_harness.h"
+#include "store/store.h"
+
+namespace kvstore::store {
+
+struct OpenersSetup {
+  uint64_t seed = 1;
+  uint32_t openers = 3;
+  uint32_t regions = 32;
+  cluster::MemoryFaults faults{};
+  uint64_t forgets_ns = 0;  // what a failover may forget
+  bool drift = false;       // clocks of openers run up to a tenth fast or slow
+  uint64_t latency_ns = 0;  // of the disk
+  uint64_t orphan_quarantine_ns = 3'600'000'000'000;
+};
+
+class ManyOpeners {
+ public:
+  static constexpr uint64_t kLeaseNs = 10'000'000'000;
+  static constexpr uint64_t kBlockBytes = 60'000;
+  static constexpr uint64_t kRegionBytes = 256 * kKiB;
+  static constexpr uint32_t kBlocksPerRegion = 4;
+
+  explicit ManyOpeners(const OpenersSetup& setup = {});  // formats, and makes the pool a shared one
+  ~ManyOpeners();
+
+  // ---- life ----
+  Status open(uint32_t opener);
+  Status close(uint32_t opener);
+  // As SIGKILL: nothing of it runs any more. What it had in the device may still land.
+  void kill(uint32_t opener);
+  bool is_open(uint32_t opener) const { return openers_[opener].store != nullptr; }
+  Store& store(uint32_t opener) { return *openers_[opener].store; }
+  void cut(uint32_t opener, bool cut);  // a partition between it and the metadata engine
+
+  // ---- time ----
+  bool step(uint32_t opener);
+  // Time passes, and the openers given (or all) are stepped meanwhile.
+  void run(uint64_t duration_ns);
+  void run_only(const std::set<uint32_t>& openers, uint64_t duration_ns);
+  uint64_t now_ns() { return clock_.monotonic_ns(); }
+
+  // ---- work; drives the opener until it has answered ----
+  ItemResult put(uint32_t opener, int number, bool durable = false);
+  ItemResult get(uint32_t opener, int number);
+  bool contains(uint32_t opener, int number);
+  ItemResult erase(uint32_t opener, int number);
+  Status flush(uint32_t opener);
+  Status refresh(uint32_t opener) { return store(opener).refresh(kLeaseNs); }
+  double number(uint32_t opener, const std::string& name);
+
+  // Submitted and left alone: finished by later steps, or never. At most one at a time.
+  void begin_put(uint32_t opener, int number, bool durable);
+  void settle_puts(uint32_t opener);
+
+  cluster::MemoryCluster& cluster() { return *cluster_; }
+  device::SimDisk& disk() { return *disk_; }
+  SeededRandom& random() { return random_; }
+  const std::set<int>& durable() const { return durable_; }
+  const std::vector<std::string>& violations() const { return violations_; }
+  std::string all_violations() const;
+  const format::Geometry& geometry() const { return superblock_.geometry; }
+
+ private:
+  friend class WatchedQueue;
+  struct Pending {
+    int number = 0;
+    bool durable = false;
+    std::unique_ptr<Buffers> buffers;
+    JobRef job;
+  };
+  struct Opener {
+    std::unique_ptr<Clock> clock;
+    SeededRandom random{0};
+    std::unique_ptr<cluster::MemoryEngine> engine;
+    std::unique_ptr<Store> store;
+    std::shared_ptr<bool> dead;  // of this opening: its device answers nothing any more
+    uint64_t process_id = 0;
+    uint64_t opening = 0;
+    SpaceId space;
+    std::vector<Pending> pending;
+  };
+  struct Issued {
+    uint64_t opening = 0;
+  };
+
+  void issued(const device::IoRequest* request, uint64_t opening);
+  void observe(const device::IoRequest& request);
+  void violation(const std::string& text) { violations_.push_back(text); }
+  JobRef finish(uint32_t opener, JobRef job);
+  JobRef submit_put(uint32_t opener, int number, bool durable, Buffers& buffers, Status& status);
+  void note_put(const Pending& put);
+
+  const OpenersSetup setup_;
+  SeededRandom random_;
+  ManualClock clock_;
+  std::unique_ptr<device::SimDisk> disk_;
+  std::shared_ptr<cluster::MemoryCluster> cluster_;
+  format::Superblock superblock_;
+  std::vector<Opener> openers_;
+  std::vector<std::unique_ptr<Opener>> graves_;
+  std::set<uint64_t> processes_;  // that live
+  uint64_t next_process_ = 100;
+  uint64_t next_opening_ = 1;
+  std::map<const device::IoRequest*, Issued> issued_;
+  std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>> writers_;  // of (region, generation): openings
+  std::map<std::pair<uint64_t, uint32_t>, uint64_t> lives_;              // of (opening, region): its last generation
+  std::set<int> durable_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace kvstore::store

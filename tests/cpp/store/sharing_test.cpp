@@ -1,0 +1,184 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// What openers of one shared pool see of each other, and what happens when one of them, or the metadata engine, fails.
+
+#include <gtest/gtest.h>
+
+#include "store/many_openers.h"
+
+namespace kvstore::store {
+namespace {
+
+constexpr uint64_t kSecondNs = 1'000'000'000;
+
+class Sharing : public testing::Test {
+ protected:
+  explicit Sharing(const OpenersSetup& setup = {}) : openers(setup) {}
+  void TearDown() override { EXPECT_EQ(openers.all_violations(), ""); }
+  void open_all(uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(openers.open(i).ok()) << i;
+  }
+
+  ManyOpeners openers;
+};
+
+TEST_F(Sharing, WhatOneOpenerPutsTheOthersGet) {
+  open_all(3);
+  for (int number = 0; number < 12; ++number) {
+    const auto opener = static_cast<uint32_t>(number % 3);
+    ASSERT_EQ(openers.put(opener, number, true).status, ItemStatus::kStored) << number;
+  }
+  for (uint32_t opener = 0; opener < 3; ++opener) {
+    openers.run(kSecondNs);
+    ASSERT_TRUE(openers.refresh(opener).ok());
+    for (int number = 0; number < 12; ++number) {
+      EXPECT_EQ(openers.get(opener, number).status, ItemStatus::kHit) << opener << " " << number;
+    }
+  }
+}
+
+TEST_F(Sharing, AMissBringsTheNextLookupWhatWasPutMeanwhile) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  ASSERT_EQ(openers.put(0, 2, true).status, ItemStatus::kStored);
+  EXPECT_FALSE(openers.contains(1, 2));
+  const double reads = openers.number(1, "peer_reads");
+  openers.run_only({1}, 2'000'000);
+  EXPECT_TRUE(openers.contains(1, 2));
+  EXPECT_LE(openers.number(1, "peer_reads") - reads, 8);
+}
+
+TEST_F(Sharing, BlocksArePutAgainByNobodyOnceTheyAreKnown) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  EXPECT_EQ(openers.put(1, 1, true).status, ItemStatus::kPresent);
+}
+
+TEST_F(Sharing, ALaterOpenerFindsWhatIsThere) {
+  open_all(1);
+  for (int number = 0; number < 10; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  ASSERT_TRUE(openers.open(1).ok());
+  for (int number = 0; number < 10; ++number) EXPECT_EQ(openers.get(1, number).status, ItemStatus::kHit) << number;
+}
+
+TEST_F(Sharing, AfterACleanCloseNothingIsOwned) {
+  open_all(2);
+  for (int number = 0; number < 10; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  ASSERT_TRUE(openers.close(0).ok());
+  ASSERT_TRUE(openers.close(1).ok());
+  for (const auto& item : openers.cluster().range("kvstore/").items) {
+    EXPECT_EQ(item.value.find("owned"), std::string::npos) << item.key << " " << item.value;
+    EXPECT_EQ(item.key.find("live/"), std::string::npos) << item.key;
+    EXPECT_EQ(item.key.find("opener/"), std::string::npos) << item.key;
+  }
+  ASSERT_TRUE(openers.open(2).ok());
+  for (int number = 0; number < 10; ++number) EXPECT_EQ(openers.get(2, number).status, ItemStatus::kHit) << number;
+}
+
+TEST_F(Sharing, AFullPoolGoesOnAndEverybodyLetsGoOfWhatIsReused) {
+  open_all(3);
+  for (int number = 0; number < 400; ++number) {
+    const auto opener = static_cast<uint32_t>(number % 3);
+    ASSERT_EQ(openers.put(opener, number).status, ItemStatus::kStored) << number;
+    if (number % 7 == 0) (void)openers.get((opener + 1) % 3, number - 5);
+  }
+  EXPECT_GT(openers.number(0, "regions_retired") + openers.number(1, "regions_retired"), 10);
+  openers.run(2 * kSecondNs);
+  int hits = 0;
+  for (int number = 300; number < 400; ++number) hits += openers.get(0, number).status == ItemStatus::kHit ? 1 : 0;
+  EXPECT_GT(hits, 20);
+}
+
+TEST_F(Sharing, AKilledOpenersBlocksStayAndItsRegionsAreReusedOnceItIsKnownToBeGone) {
+  open_all(3);
+  for (int number = 0; number < 10; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  openers.kill(0);
+  openers.run(2 * ManyOpeners::kLeaseNs);
+  for (int number = 0; number < 10; ++number) EXPECT_EQ(openers.get(1, number).status, ItemStatus::kHit) << number;
+  for (int number = 100; number < 400; ++number) {
+    ASSERT_EQ(openers.put(1 + static_cast<uint32_t>(number % 2), number).status, ItemStatus::kStored) << number;
+  }
+  openers.run(ManyOpeners::kLeaseNs);
+  int known = 0;
+  for (const auto& item : openers.cluster().range("kvstore/").items) {
+    known += item.key.find("/opener/") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_EQ(known, 2) << "the one that is gone owns nothing any more";
+}
+
+TEST_F(Sharing, AnOpenerThatCannotRenewStopsPuttingAndGoesOnReading) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  openers.cut(1, true);
+  openers.run(2 * ManyOpeners::kLeaseNs);
+  const ItemResult refused = openers.put(1, 2);
+  EXPECT_EQ(refused.status, ItemStatus::kError);
+  EXPECT_EQ(refused.code, Code::kBusy);
+  EXPECT_EQ(openers.get(1, 1).status, ItemStatus::kHit);
+  openers.cut(1, false);
+  openers.run(ManyOpeners::kLeaseNs);
+  EXPECT_EQ(openers.put(1, 2, true).status, ItemStatus::kStored);
+  EXPECT_EQ(openers.number(1, "rejoins"), 1);
+}
+
+TEST_F(Sharing, APausedOpenerKeepsWhatNobodyTook) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1).status, ItemStatus::kStored);  // not durable: its descriptor is still to be written
+  openers.run_only({1}, 3 * ManyOpeners::kLeaseNs);
+  openers.run(ManyOpeners::kLeaseNs);
+  EXPECT_TRUE(openers.flush(0).ok());
+  EXPECT_EQ(openers.number(0, "rejoins"), 1);
+  EXPECT_EQ(openers.number(0, "regions_lost"), 0);
+  ASSERT_TRUE(openers.refresh(1).ok());
+  EXPECT_EQ(openers.get(1, 1).status, ItemStatus::kHit);
+  EXPECT_EQ(openers.put(0, 2, true).status, ItemStatus::kStored);
+}
+
+TEST_F(Sharing, AWipedEngineIsRebuiltFromTheDeviceAndNothingIsLost) {
+  open_all(3);
+  for (int number = 0; number < 20; ++number) {
+    ASSERT_EQ(openers.put(static_cast<uint32_t>(number % 3), number, true).status, ItemStatus::kStored);
+  }
+  const double before = openers.number(0, "engine_rebuilds");
+  openers.cluster().wipe();
+  openers.run(4 * ManyOpeners::kLeaseNs);
+  for (uint32_t opener = 0; opener < 3; ++opener) {
+    for (int number = 0; number < 20; ++number) {
+      EXPECT_EQ(openers.get(opener, number).status, ItemStatus::kHit) << opener << " " << number;
+    }
+    EXPECT_EQ(openers.put(opener, 100 + static_cast<int>(opener), true).status, ItemStatus::kStored);
+  }
+  EXPECT_EQ(openers.number(0, "engine_rebuilds") + openers.number(1, "engine_rebuilds") +
+                openers.number(2, "engine_rebuilds") - before,
+            1);
+}
+
+TEST_F(Sharing, ADeleteIsAMissForEverybodyAndForLaterOpeners) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  ASSERT_EQ(openers.put(0, 2, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  ASSERT_EQ(openers.erase(1, 1).status, ItemStatus::kDeleted);
+  ASSERT_TRUE(openers.flush(1).ok());
+  openers.run(kSecondNs);
+  EXPECT_EQ(openers.get(0, 1).status, ItemStatus::kMiss);
+  EXPECT_EQ(openers.get(0, 2).status, ItemStatus::kHit);
+  ASSERT_TRUE(openers.open(2).ok());
+  EXPECT_EQ(openers.get(2, 1).status, ItemStatus::kMiss);
+  EXPECT_EQ(openers.get(2, 2).status, ItemStatus::kHit);
+}
+
+TEST_F(Sharing, TheEnginesStateGrowsWithRegionsAndOpenersAndNotWithBlocks) {
+  open_all(3);
+  for (int number = 0; number < 300; ++number) {
+    ASSERT_EQ(openers.put(static_cast<uint32_t>(number % 3), number).status, ItemStatus::kStored);
+  }
+  EXPECT_LE(openers.cluster().keys(), openers.geometry().region_count + 4 * 3 + 2);
+}
+
+}  // namespace
+}  // namespace kvstore::store
