@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Goal: metadata engines are linearizable and their watches tell all, also with lost answers and killed servers.
+
+Method: ``engine_history`` with several clients from a seed: threads of this process, each with a connection of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+from engine_history import Client, check
+from etcd_server import EtcdServer, missing
+
+from kvstore import _core
+from kvstore.cluster import open_engine
+from kvstore.cluster.memory import MemoryEngine
+from kvstore.cluster.native import NativeEngine
+from kvstore.errors import EngineError
+
+CLIENTS = 4
+PREFIX = "history/"
+WAIT_S_MAX = 60
+
+
+def patiently(call):
+    """The value of the first call that the engine answers."""
+    deadline = time.monotonic() + WAIT_S_MAX
+    while True:
+        try:
+            return call()
+        except EngineError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def run_clients(engines, reader, turns, during=lambda: None):
+    """Counts of what ``turns`` calls of each engine came to, all explained by the reader's watch."""
+    first = reader.range(PREFIX).revision
+    watch = reader.watch(PREFIX, first)
+    clients = [Client(engine, PREFIX, seed, turns) for seed, engine in enumerate(engines, 1)]
+    for client in clients:
+        client.start()
+    during()
+    changes = []
+    while any(client.is_alive() for client in clients):
+        changes += patiently(lambda: watch.poll(0.01))
+    last = patiently(lambda: reader.range(PREFIX))
+    while True:
+        more = patiently(lambda: watch.poll(0.3))
+        if not more:
+            break
+        changes += more
+    watch.close()
+    state = {change.item.key: change.item.value for change in changes}
+    for change in changes:
+        state[change.item.key] = None if change.erased else change.item.value
+    assert {item.key: item.value for item in last.items} == {key: value for key, value in state.items() if value}
+    return check([call for client in clients for call in client.calls], first, changes)
+
+
+def test_the_check_finds_a_compare_that_was_not_kept():
+    class Careless(MemoryEngine):
+        def txn(self, compares, operations):
+            return super().txn(compares[1:], operations)
+
+    cluster = _core.MemoryCluster(0)
+    with pytest.raises(AssertionError):
+        run_clients([Careless(cluster) for _ in range(CLIENTS)], MemoryEngine(cluster), turns=400)
+
+
+def test_the_check_finds_a_watch_with_a_gap(monkeypatch):
+    cluster = _core.MemoryCluster(0)
+    reader = MemoryEngine(cluster)
+    watch = reader.watch
+
+    def forgetful(prefix, after):
+        watched = watch(prefix, after)
+        poll = watched.poll
+        watched.poll = lambda timeout_s: poll(timeout_s)[:-1]
+        return watched
+
+    monkeypatch.setattr(reader, "watch", forgetful)
+    with pytest.raises(AssertionError):
+        run_clients([MemoryEngine(cluster) for _ in range(CLIENTS)], reader, turns=100)
+
+
+def test_answers_that_are_lost_leave_a_history_that_one_order_explains():
+    cluster = _core.MemoryCluster(0)
+    engines = [MemoryEngine(cluster, seed=seed, request_lost=0.1, reply_lost=0.1) for seed in range(CLIENTS)]
+    counts = run_clients(engines, MemoryEngine(cluster), turns=400)
+    assert min(counts.values()) > 20, counts
+
+
+@pytest.mark.parametrize("bridged", [False, True])
+def test_sqlite_has_a_history_that_one_order_explains(tmp_path, bridged):
+    with contextlib.ExitStack() as stack:
+        engines = [
+            stack.enter_context(contextlib.closing(open_engine(f"sqlite:{tmp_path}/engine.db")))
+            for _ in range(CLIENTS + 1)
+        ]
+        seen = [NativeEngine(_core.CoreEngine.bridged(engine)) for engine in engines] if bridged else engines
+        counts = run_clients(seen[1:], seen[0], turns=60)
+    assert counts["unknown"] == counts["unknown but done"] == 0
+    assert min(counts["applied"], counts["refused"], counts["ranges"]) > 0, counts
+
+
+@pytest.mark.parametrize("kills", [0, 2])
+def test_etcd_has_a_history_that_one_order_explains_also_when_it_is_killed(tmp_path, kills):
+    if reason := missing():
+        pytest.skip(reason)
+    with EtcdServer(tmp_path) as server, contextlib.ExitStack() as stack:
+        engines = [
+            stack.enter_context(contextlib.closing(open_engine(f"etcd://{server.endpoint}", timeout_s=2)))
+            for _ in range(CLIENTS + 1)
+        ]
+
+        def kill() -> None:
+            for _ in range(kills):
+                time.sleep(0.1)  # in the midst of the clients' calls
+                server.kill()
+                server.start()
+
+        counts = run_clients(engines[1:], engines[0], turns=100 if kills == 0 else 600, during=kill)
+    assert min(counts["applied"], counts["refused"], counts["ranges"]) > 0, counts
+    assert (counts["unknown"] > 0) == (kills > 0), counts
