@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias, Union
 
-from kvstore import _core, testing
+from kvstore import _core, cluster, testing
 from kvstore._core import BlockInfo, Buffer, Eviction
 from kvstore.errors import BusyError, ConfigError, KvStoreError
 from kvstore.job import CompletionQueue
@@ -33,10 +33,13 @@ Paths: TypeAlias = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLi
 Size: TypeAlias = str | SupportsIndex
 DeviceKind: TypeAlias = Literal["auto", "uring", "threads"]
 Verify: TypeAlias = Literal["always", "first_read", "off"]
+Mode: TypeAlias = Literal["owner", "shared"]
 
 _log = logging.getLogger("kvstore")
 _EXIT_TIMEOUT_S = 10.0
 _WAIT_SLICE_S = 1.0
+_LEASE_S = 10.0  # as the core's default
+_CALLS_PER_LEASE = 5
 
 
 class Registration(NamedTuple):
@@ -105,8 +108,16 @@ class Pool:
     True
     """
 
-    def __init__(self, core: _core.PoolHandle, paths: list[str], options: dict[str, Any], key: Any) -> None:
+    def __init__(
+        self,
+        core: _core.PoolHandle,
+        paths: list[str],
+        options: dict[str, Any],
+        key: Any,
+        engine: cluster.MetadataEngine | None = None,
+    ) -> None:
         self._core = core
+        self._engine = engine  # opened by open(), closed with the pool
         self._paths = paths
         self._options = options
         self._key = key
@@ -200,6 +211,21 @@ class Pool:
         Blocking; releases the GIL.
         """
         self._core.flush(timeout_s)
+
+    def refresh(self, timeout_s: float | None = None) -> None:
+        """Shared mode: wait until all that other openers had on the devices before this call is known here.
+
+        Without it that takes ``refresh_interval_ms``, or a lookup that misses. In owner mode there is nobody else.
+
+        Raises
+        ------
+        WaitTimeout : not yet after ``timeout_s`` seconds; it goes on.
+
+        Notes
+        -----
+        Blocking; releases the GIL. Two device reads for each region that another opener writes.
+        """
+        self._core.refresh(timeout_s)
 
     def stats(self) -> dict[str, int | float | str]:
         """Counters, sizes and settings by name; see docs/metrics.md. Counters start at 0 at each open."""
@@ -308,7 +334,8 @@ class _Registry:
                 pool, count = known
                 _check_same(pool, options)
             else:
-                pool, count = Pool(_open_core(paths, options, wait_s), paths, options, key), 0
+                core, engine = _open_core(paths, options, wait_s)
+                pool, count = Pool(core, paths, options, key, engine), 0
             self._pools[key] = (pool, count + 1)
             return pool
 
@@ -321,7 +348,11 @@ class _Registry:
                 return
             if known is pool:
                 del self._pools[pool._key]
-            pool._core.close(timeout_s)
+            try:
+                pool._core.close(timeout_s)
+            finally:
+                if pool._engine is not None:
+                    pool._engine.close()
 
     def close_all(self, timeout_s: float) -> None:
         """Close what is open, whatever its count; all together within the timeout."""
@@ -360,17 +391,58 @@ def _check_same(pool: Pool, options: dict[str, Any]) -> None:
             )
 
 
-def _open_core(paths: list[str], options: dict[str, Any], wait_s: float) -> _core.PoolHandle:
+def _open_core(
+    paths: list[str], options: dict[str, Any], wait_s: float
+) -> tuple[_core.PoolHandle, cluster.MetadataEngine | None]:
     opened_by = testing.open_simulated if testing.are_simulated(paths) else _core.PoolHandle.open
-    # In slices, so that a signal handler of the main thread runs while a holder is waited for.
-    deadline = time.monotonic() + wait_s
-    while True:
-        left = max(0.0, deadline - time.monotonic())
-        try:
-            return opened_by(paths, {**options, "wait_s": min(left, _WAIT_SLICE_S)})
-        except BusyError:
-            if left <= _WAIT_SLICE_S:
-                raise
+    given = {name: value for name, value in options.items() if name not in ("mode", "engine")}
+    url = options["engine"]
+    engine = _connect(url, paths, options["lease_s"]) if isinstance(url, str) else url
+    try:
+        # In slices, so that a signal handler of the main thread runs while a holder is waited for.
+        deadline = time.monotonic() + wait_s
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                core = opened_by(paths, {**given, "engine": engine, "wait_s": min(left, _WAIT_SLICE_S)})
+                return core, engine if isinstance(url, str) else None
+            except BusyError:
+                if left <= _WAIT_SLICE_S:
+                    raise
+    except BaseException:
+        if isinstance(url, str) and engine is not None:
+            engine.close()
+        raise
+
+
+def _connect(url: str, paths: list[str], lease_s: float | None) -> cluster.MetadataEngine:
+    if testing.are_simulated(paths):
+        raise ConfigError("a simulated disk is opened in owner mode only")
+    return cluster.open_engine(
+        url,
+        # A call that takes longer than this costs renewals (docs/sharing.md, S3).
+        timeout_s=(_LEASE_S if lease_s is None else lease_s) / _CALLS_PER_LEASE,
+        default_path=lambda: cluster.default_sqlite_path(paths, _core.pool_uuid(paths[0])),
+    )
+
+
+def _check_mode(
+    mode: Mode, engine: str | cluster.MetadataEngine | None, read_only: bool
+) -> str | cluster.MetadataEngine | None:
+    """The engine to use: none in owner mode."""
+    if mode not in ("owner", "shared"):
+        raise ConfigError(f"mode is {mode!r}, allowed are 'owner' and 'shared'")
+    if mode == "owner":
+        if engine is not None:
+            raise ConfigError(f"engine={engine!r} is for mode='shared'")
+        return None
+    if read_only:
+        raise ConfigError("read_only looks on: it needs no mode='shared'")
+    if engine is None:
+        return "sqlite:"
+    if not isinstance(engine, (str, cluster.MetadataEngine)):
+        raise TypeError(f"engine is a {type(engine).__name__}, not a url or a MetadataEngine")
+    return engine
 
 
 def _paths(paths: Paths) -> list[str]:
@@ -410,6 +482,8 @@ def _listed(block: BlockInfo) -> BlockInfo:
 def open(
     paths: Paths,
     *,
+    mode: Mode = "owner",
+    engine: str | cluster.MetadataEngine | None = None,
     verify: Verify | None = None,
     read_only: bool = False,
     wait_s: float = 0,
@@ -428,12 +502,21 @@ def open(
     heartbeat_s: float | None = None,
     failures_max: int | None = None,
     free_regions_target: int | None = None,
+    lease_s: float | None = None,
+    orphan_quarantine_s: float | None = None,
+    refresh_interval_ms: float | None = None,
+    refresh_reads_per_s: int | None = None,
 ) -> Pool:
     """Open a pool: every device of it, by path.
 
     Parameters
     ----------
     paths : a device or file, or a list of all devices of the pool in any order. Prefer /dev/disk/by-id names.
+    mode : ``"owner"`` (default): one opener at a time. ``"shared"``: any number of processes and hosts put and get
+        (docs/sharing.md); the first one makes an owner-mode pool a shared one, ``kvstore unshare`` undoes that.
+    engine : shared mode: ``"sqlite:"`` (default) or ``"sqlite:/path"`` for the processes of one host,
+        ``"etcd://host:port,host:port"`` for many hosts, or a :class:`kvstore.cluster.MetadataEngine` of the caller's,
+        which then closes it after the pool.
     verify : when a read is checked: ``"always"`` (default), ``"first_read"`` (once per block and opening) or ``"off"``
         (benchmarks).
     read_only : claim and write nothing; may look at a store that somebody else has open.
@@ -452,6 +535,11 @@ def open(
     heartbeat_s : how often the owner re-reads its claim (1 s).
     failures_max : failed writes until the pool is read-only (8).
     free_regions_target : regions per device that background reclaim keeps free (2).
+    lease_s : shared mode: writing stops at half of this without word from the engine (10 s).
+    orphan_quarantine_s : shared mode: when the regions of an opener that is out of sight, and not certainly gone, may
+        be reused (3,600 s).
+    refresh_interval_ms, refresh_reads_per_s : shared mode: how often the others' open regions are read, besides after
+        a miss (100 ms), and how many device reads a second that may take (2,000).
 
     Returns
     -------
@@ -489,6 +577,12 @@ def open(
         "heartbeat_s": heartbeat_s,
         "failures_max": failures_max,
         "free_regions_target": free_regions_target,
+        "mode": mode,
+        "engine": _check_mode(mode, engine, bool(read_only)),
+        "lease_s": lease_s,
+        "orphan_quarantine_s": orphan_quarantine_s,
+        "refresh_interval_ms": refresh_interval_ms,
+        "refresh_reads_per_s": refresh_reads_per_s,
     }
     return _registry.open(_paths(paths), options, _seconds(wait_s, "wait_s"))
 

@@ -12,8 +12,11 @@
 #include <cerrno>
 #include <cmath>
 
+#include "binding/engine_bridge.h"
 #include "binding/gil.h"
+#include "device/blocking_io.h"
 #include "device/fork_guard.h"
+#include "store/superblock_io.h"
 
 namespace kvstore::binding {
 namespace {
@@ -88,6 +91,16 @@ bool set_option(store::StoreOptions& options, const std::string& name, nb::handl
     options.failures_max = parse_u32(value, n);
   } else if (name == "free_regions_target") {
     options.free_regions_target = parse_u32(value, n);
+  } else if (name == "becomes_shared") {
+    options.becomes_shared = nb::cast<bool>(value);
+  } else if (name == "lease_s") {
+    options.shared.lease_ns = parse_duration_ns(value, n, 1e9, 0);
+  } else if (name == "orphan_quarantine_s") {
+    options.shared.orphan_quarantine_ns = parse_duration_ns(value, n, 1e9, 0);
+  } else if (name == "refresh_interval_ms") {
+    options.shared.refresh_interval_ns = parse_duration_ns(value, n, 1e6, 0);
+  } else if (name == "refresh_reads_per_s") {
+    options.shared.refresh_reads_per_s = parse_u32(value, n);
   } else {
     return false;
   }
@@ -144,6 +157,19 @@ nb::list devices(const PoolHandle& pool) {
   return list;
 }
 
+// Of a pool that somebody may have open.
+std::string pool_uuid(const std::string& path) {
+  auto read = without_gil([&]() -> Result<std::string> {
+    KVS_ASSIGN(auto device, device::open_device(path, {.kind = "threads", .read_only = true}, system_clock()));
+    device::Device* const one = device.get();
+    KVS_ASSIGN(auto queue, one->make_queue({&one, 1}, {.depth = 4, .single_issuer = false}));
+    device::BlockingIo io(std::move(queue), {one}, store::StoreOptions().io_timeout_ns);
+    KVS_ASSIGN(const format::Quorum quorum, store::read_superblock(io, 0, one->info().size_bytes));
+    return format::uuid_text(quorum.superblock.pool_uuid);
+  });
+  return unwrap(std::move(read));
+}
+
 nb::list superblocks(const PoolHandle& pool) {
   nb::list list;
   for (const format::Superblock& superblock : pool.store()->superblocks()) list.append(superblock_dict(superblock));
@@ -164,19 +190,27 @@ store::StoreOptions parse_store_options(nb::dict given) {
 
 // ---- PoolHandle ----
 
-PoolHandle::PoolHandle(std::shared_ptr<store::Store> store)
-    : store_(std::move(store)), fork_generation_(device::fork_generation()) {}
+PoolHandle::PoolHandle(std::shared_ptr<store::Store> store, std::unique_ptr<cluster::MetadataEngine> engine)
+    : engine_(std::move(engine)), store_(std::move(store)), fork_generation_(device::fork_generation()) {}
 
 std::shared_ptr<PoolHandle> PoolHandle::open(const std::vector<std::string>& paths, nb::dict given) {
-  const store::StoreOptions options = parse_store_options(given);
+  std::unique_ptr<cluster::MetadataEngine> engine;
+  if (given.contains("engine")) {
+    nb::object python_engine = given["engine"];
+    nb::del(given["engine"]);
+    if (!python_engine.is_none()) engine = bridge_engine(std::move(python_engine));
+  }
+  store::StoreOptions options = parse_store_options(given);
+  options.shared.engine = engine.get();
   auto opened = without_gil([&] { return store::Store::open(paths, options); });
-  return std::make_shared<PoolHandle>(unwrap(std::move(opened)));
+  return std::make_shared<PoolHandle>(unwrap(std::move(opened)), std::move(engine));
 }
 
 PoolHandle::~PoolHandle() {
   if (store_ == nullptr) return;
   if (fork_generation_ != device::fork_generation()) {
     leak_value(store_);
+    (void)engine_.release();
     for (auto& [base, buffers] : registered_) buffers->leak();
     in_flight_.abandon();
     return;
@@ -187,6 +221,7 @@ PoolHandle::~PoolHandle() {
   in_flight_.sweep_all();
   if (!closed.ok()) {
     leak_value(store);
+    (void)engine_.release();
     for (auto& [base, buffers] : registered_) buffers->leak();
     in_flight_.abandon();
   }
@@ -216,13 +251,22 @@ void PoolHandle::close(uint64_t timeout_ns) {
 
 void PoolHandle::flush(uint64_t timeout_ns) {
   const std::shared_ptr<store::Store> store = this->store();
+  wait_in_slices(timeout_ns, [&](uint64_t slice_ns) { return store->flush(slice_ns); });
+}
+
+void PoolHandle::refresh(uint64_t timeout_ns) {
+  const std::shared_ptr<store::Store> store = this->store();
+  wait_in_slices(timeout_ns, [&](uint64_t slice_ns) { return store->refresh(slice_ns); });
+}
+
+void PoolHandle::wait_in_slices(uint64_t timeout_ns, const std::function<Status(uint64_t slice_ns)>& wait) {
   const bool sliced = on_main_thread();
   for (;;) {
     const uint64_t slice = sliced ? std::min(timeout_ns, kFlushSliceNs) : timeout_ns;
-    Status flushed = without_gil([&] { return store->flush(slice); });
+    Status waited = without_gil([&] { return wait(slice); });
     if (sliced) check_signals();
     if (timeout_ns != UINT64_MAX) timeout_ns -= slice;
-    if (flushed.code() != Code::kTimeout || timeout_ns == 0 || !sliced) return check(std::move(flushed));
+    if (waited.code() != Code::kTimeout || timeout_ns == 0 || !sliced) return check(std::move(waited));
   }
 }
 
@@ -283,12 +327,19 @@ void bind_pool(nb::module_& module) {
           },
           nb::arg("timeout_s").none())
       .def(
+          "refresh",
+          [](PoolHandle& self, nb::object timeout_s) {
+            self.refresh(parse_duration_ns(timeout_s, "timeout_s", 1e9, UINT64_MAX));
+          },
+          nb::arg("timeout_s").none())
+      .def(
           "register_space",
           [](PoolHandle& self, std::string_view json) { return unwrap(self.store()->register_space(json)).value; },
           nb::arg("canonical_json"))
       .def("stats", stats)
       .def("devices", devices)
       .def("superblocks", superblocks);
+  module.def("pool_uuid", pool_uuid, nb::arg("path"));
   bind_batches(pool);
   bind_index(pool);
   bind_memory(module, pool);

@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <functional>
 #include <nanobind/nanobind.h>
 
 #include <map>
@@ -25,7 +26,8 @@ namespace kvstore::binding {
 class PoolHandle {
  public:
   static std::shared_ptr<PoolHandle> open(const std::vector<std::string>& paths, nb::dict options);
-  explicit PoolHandle(std::shared_ptr<store::Store> store);
+  explicit PoolHandle(std::shared_ptr<store::Store> store,
+                      std::unique_ptr<cluster::MetadataEngine> engine = nullptr);
   PoolHandle(const PoolHandle&) = delete;
   PoolHandle& operator=(const PoolHandle&) = delete;
   ~PoolHandle();
@@ -36,6 +38,7 @@ class PoolHandle {
 
   void close(uint64_t timeout_ns);
   void flush(uint64_t timeout_ns);
+  void refresh(uint64_t timeout_ns);
 
   // Takes a submitted job into the table.
   std::shared_ptr<JobHandle> keep(store::JobRef job, std::shared_ptr<store::Store> store,
@@ -47,6 +50,10 @@ class PoolHandle {
   void unregister_buffer(nb::object buffer);
 
  private:
+  // kTimeout ends a wait of the main thread now and then, so that its signal handlers run.
+  void wait_in_slices(uint64_t timeout_ns, const std::function<Status(uint64_t slice_ns)>& wait);
+
+  std::unique_ptr<cluster::MetadataEngine> engine_;  // shared mode: outlives the store
   std::shared_ptr<store::Store> store_;
   InFlight in_flight_;
   std::map<void*, std::unique_ptr<Buffers>> registered_;

@@ -311,6 +311,8 @@ Status Agent::become_opener() {
     ++counters_.requests;
     (void)setup_.engine->revoke(lease);  // else it ends by itself
     if (!outcome.ok()) return outcome.status();
+    // Soon again, and not all of them at the same moment.
+    next_join_ns_ = asked_ns + random_.next() % (options_.lease_ns / kTriesPerLease);
     return Status(Code::kBusy, "another opener joined at the same time");
   }
   lease_ = lease;

@@ -40,8 +40,8 @@ constexpr uint64_t kCancelGraceNs = 100'000'000;  // for what was canceled, and 
 constexpr uint64_t kTrimFromBytes = 16 * kMiB;
 constexpr uint64_t kLeaseNsMin = 100'000'000;
 constexpr uint64_t kLeasesToJoin = 3;  // one may be waited for by a rebuild (S7)
-constexpr uint64_t kBecomeSharedNs = 10'000'000'000;
-constexpr int kModeRounds = 8;  // of finding the pool in another mode than a moment ago
+constexpr uint64_t kBecomeSharedNs = 10'000'000'000;  // as much as a large pool takes to be opened and closed
+constexpr uint64_t kAloneNs = 100'000'000;  // for who looked at the pool at the same moment to go away
 
 // This host, in every store it opens: from /etc/machine-id, hashed so that the id itself is not published.
 format::Uuid host_uuid() {
@@ -348,6 +348,7 @@ Result<std::unique_ptr<Store>> open_paths(const std::vector<std::string>& paths,
     device::OpenOptions how;
     how.kind = options.device_kind;
     how.read_only = options.read_only;
+    how.holding = options.shared.on() ? device::Holding::kShared : device::Holding::kExclusive;
     how.wait_ns = options.wait_ns;
     KVS_ASSIGN(auto device, device::open_device(path, how, clock));
     devices.push_back(std::move(device));
@@ -364,17 +365,23 @@ Status become_shared(const std::vector<std::string>& paths, const StoreOptions& 
   StoreOptions alone = options;
   alone.shared = {};
   alone.becomes_shared = true;
-  alone.wait_ns = std::max(options.wait_ns, kBecomeSharedNs);
+  alone.wait_ns = kAloneNs;
   KVS_ASSIGN(auto store, open_paths(paths, alone));
   return store->close(kBecomeSharedNs);
 }
 
 Result<std::unique_ptr<Store>> open_shared(const std::vector<std::string>& paths, const StoreOptions& options) {
   StoreOptions shared = options;
+  // Who opens the pool at the same moment may be making it a shared one, alone.
+  shared.wait_ns = std::max(options.wait_ns, kBecomeSharedNs);
   Result<std::unique_ptr<Store>> store = open_paths(paths, shared);
-  for (int round = 0; round < kModeRounds && store.status().code() == Code::kStale; ++round) {
+  Clock& clock = options.clock != nullptr ? *options.clock : system_clock();
+  const uint64_t until_ns = clock.monotonic_ns() + shared.wait_ns;
+  while (store.status().code() == Code::kStale) {
     const Status changed = become_shared(paths, options);
-    if (!changed.ok() && changed.code() != Code::kFenced) return changed;  // kFenced: somebody else just did the same
+    // Somebody else just did the same, or is about to find that the pool is not shared, as we did.
+    const bool others_do = changed.code() == Code::kFenced || changed.code() == Code::kBusy;
+    if (!changed.ok() && (!others_do || clock.monotonic_ns() >= until_ns)) return changed;
     shared.becomes_shared = changed.ok();
     store = open_paths(paths, shared);
   }
