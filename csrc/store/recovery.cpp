@@ -40,10 +40,12 @@ bool ever_written(const uint8_t* page, const format::ExpectedBlock& expected) {
 }
 
 format::RegionHeader choose_header(const ScannedPages& scanned, const format::Superblock& superblock, RegionId region,
-                                   uint64_t& sequence, uint32_t& copy_to_write, bool& unreadable) {
+                                   uint64_t& sequence, uint32_t& copy_to_write, bool& unreadable,
+                                   uint64_t& copies_damaged) {
   format::RegionHeader best;
   bool found = false;
   bool blank = true;
+  uint64_t corrupt = 0;
   for (uint32_t copy = 0; copy < 2; ++copy) {
     Result<format::RegionHeader> decoded = Status(Code::kIo, "not readable");
     if (scanned.readable[copy]) {
@@ -52,6 +54,7 @@ format::RegionHeader choose_header(const ScannedPages& scanned, const format::Su
     }
     if (!decoded.ok()) {
       blank = blank && decoded.status().code() == Code::kNotFound;
+      corrupt += decoded.status().code() == Code::kCorrupt ? 1 : 0;
       // I4: overwrite the invalid copy first.
       if (!found) copy_to_write = KVS_RULE(I4_the_invalid_header_first) ? copy : copy ^ 1;
       continue;
@@ -76,6 +79,7 @@ format::RegionHeader choose_header(const ScannedPages& scanned, const format::Su
   if (!found && blank && KVS_RULE(I12_blank_headers_are_doubted))
     blank = scanned.readable[2] && !ever_written(scanned.pages + 2 * kPageBytes, dictionary);
   unreadable = !found && !blank;
+  if (found) copies_damaged += corrupt;
   return best;
 }
 
@@ -130,7 +134,7 @@ Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock
       }
       bool unreadable = false;
       scan.headers[number] = choose_header(scanned, superblock, regions[number], scan.header_sequences[number],
-                                           scan.header_copies[number], unreadable);
+                                           scan.header_copies[number], unreadable, scan.copies_damaged);
       scan.headers[number].region = regions[number];
       scan.unreadable[number] = unreadable;
       const format::RegionHeader& header = scan.headers[number];
@@ -198,8 +202,9 @@ class RegionLoader {
   Status load_batch(std::span<const RegionRequest> requests) {
     KVS_ASSIGN(std::vector<RegionContents> all, reader_.read_many(requests));
     for (size_t i = 0; i < requests.size(); ++i) {
-      // Once more where a read failed: what cannot be read is a miss for the whole of this opening.
-      if (!all[i].status.ok()) {
+      // Once more where a read failed: what cannot be read is a miss for the whole of this opening. And where a copy is
+      // damaged: who looks on may have read it while its owner wrote.
+      if (!all[i].status.ok() || all[i].copies_damaged != 0) {
         KVS_ASSIGN(std::vector<RegionContents> again, reader_.read_many({&requests[i], 1}));
         all[i] = std::move(again[0]);
         if (device_is_gone(all[i].status)) return all[i].status;
@@ -214,6 +219,7 @@ class RegionLoader {
     Region& region = catalog_.region(number);
     report_.bytes_read += contents.bytes_read;
     report_.blocks_skipped += contents.blocks_skipped;
+    report_.copies_damaged += contents.copies_damaged;
     const bool headers_lost = scan_.unreadable[request.region.value];
     if (headers_lost || !contents.status.ok()) {
       region.state = RegionState::kQuarantined;
@@ -353,11 +359,13 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
     if (!outcomes[worker].ok()) return outcomes[worker];
     report.bytes_read += reports[worker].bytes_read;
     report.blocks_skipped += reports[worker].blocks_skipped;
+    report.copies_damaged += reports[worker].copies_damaged;
     report.regions_open_found += reports[worker].regions_open_found;
     report.regions_quarantined += reports[worker].regions_quarantined;
     report.refused += reports[worker].refused;
   }
   report.bytes_read += uint64_t{superblock.geometry.region_count} * kScanPages * kPageBytes;
+  report.copies_damaged += scan.copies_damaged;
 
   if (report.regions_open_found == 0) return {};
   std::unique_ptr<device::BlockingIo> io;

@@ -25,6 +25,7 @@ struct RecoveryReport {
   uint64_t blocks = 0;
   uint64_t bytes_read = 0;
   uint64_t blocks_skipped = 0;  // metadata blocks that were damaged
+  uint64_t copies_damaged = 0;  // of header, bitmap and tail pairs, where the other was whole or none had been written
   uint32_t regions_open_found = 0;
   uint32_t regions_quarantined = 0;
   uint64_t duplicates = 0;
@@ -44,6 +45,7 @@ struct HeaderScan {
   std::vector<uint64_t> header_sequences;
   std::vector<uint32_t> header_copies;  // the copy to write next (I4)
   std::vector<bool> unreadable;
+  uint64_t copies_damaged = 0;
 };
 Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock);
 Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock,

@@ -82,11 +82,15 @@ Result<std::vector<RegionContents>> RegionReader::read_many(std::span<const Regi
     parse_bitmaps(requests[i], parts[1].target, contents);
     parse_descriptors(requests[i], parts[3].target, contents);
     if (requests[i].is_open) parse_tails(requests[i], parts[2].target, contents);
+    const bool is_counted = !requests[i].is_open && contents.dictionary_blocks < dictionary_blocks(requests[i]);
+    contents.blocks_skipped += contents.dictionary_is_short && !is_counted ? 1 : 0;
   }
   return all;
 }
 
 void RegionReader::parse_dictionary(const RegionRequest& request, const uint8_t* pages, RegionContents& contents) {
+  bool is_whole = true;
+  std::vector<format::DictionaryEntry> beyond;
   for (uint32_t block = 0; block < dictionary_blocks(request); ++block) {
     const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kDictionary, block};
     const std::span<const uint8_t> page(pages + block * kPageBytes, kPageBytes);
@@ -98,8 +102,14 @@ void RegionReader::parse_dictionary(const RegionRequest& request, const uint8_t*
       continue;
     }
     // Indexes count across blocks: after one that is missing no later string can be trusted to be the right one.
-    if (!format::decode_dictionary_block(page, expected, request.generation.value, contents.dictionary).ok()) break;
-    ++contents.dictionary_blocks;
+    auto& entries = is_whole ? contents.dictionary : beyond;
+    if (!format::decode_dictionary_block(page, expected, request.generation.value, entries).ok()) {
+      is_whole = false;
+      // Of an open region most of the rest is not written yet; keep_plausible() tells what is missing.
+      if (request.is_open) break;
+      ++contents.blocks_skipped;
+    }
+    contents.dictionary_blocks += is_whole ? 1 : 0;
   }
   for (const format::DictionaryEntry& entry : contents.dictionary) {
     contents.space_records.push_back(nullptr);
@@ -123,6 +133,7 @@ void RegionReader::parse_bitmaps(const RegionRequest& request, const uint8_t* co
       continue;
     }
     auto decoded = format::decode_bitmap({copies + copy * copy_bytes, copy_bytes}, expected, request.slot_count);
+    contents.copies_damaged += decoded.status().code() == Code::kCorrupt ? 1 : 0;
     if (!decoded.ok()) continue;
     const format::BlockHeader& header = decoded.value().header;
     contents.highest_generation = std::max(contents.highest_generation, header.generation);
@@ -144,6 +155,8 @@ void RegionReader::keep_plausible(const RegionRequest& request, std::span<const 
         (descriptor.salt_index == format::kNoSalt ||
          (contents.dictionary[descriptor.salt_index].kind == format::DictionaryKind::kSalt &&
           contents.dictionary[descriptor.salt_index].text.size() <= kSaltBytesMax));
+    // I10: what it refers to was durable before it.
+    contents.dictionary_is_short |= descriptor.space_index >= dictionary_size;
     if (!plausible) continue;
     contents.max_write_seq = std::max(contents.max_write_seq, descriptor.write_seq);
     kept.push_back(descriptor);
@@ -179,6 +192,7 @@ void RegionReader::parse_tails(const RegionRequest& request, const uint8_t* page
   for (uint32_t copy = 0; copy < 2; ++copy) {
     const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kTail, 0, true};
     auto decoded = format::decode_descriptor_block({pages + copy * kPageBytes, kPageBytes}, expected);
+    contents.copies_damaged += decoded.status().code() == Code::kCorrupt ? 1 : 0;
     if (!decoded.ok()) continue;
     const format::BlockHeader& header = decoded.value().header;
     if (KVS_RULE(I12_the_tail_tells_generations)) {

@@ -45,9 +45,11 @@ struct RegionContents {
   uint32_t full_blocks = 0;              // D blocks in place
   std::vector<format::Descriptor> tail;  // of an open region: what is in the tail pair only
   uint32_t dictionary_blocks = 0;
-  uint64_t highest_generation = 0;  // seen in any intact block of the region, of any life
+  bool dictionary_is_short = false;  // a descriptor refers to what was not read
+  uint64_t highest_generation = 0;   // seen in any intact block of the region, of any life
   uint64_t max_write_seq = 0;
-  uint32_t blocks_skipped = 0;
+  uint32_t blocks_skipped = 0;  // damaged: what they held is lost
+  uint32_t copies_damaged = 0;  // of a pair: the other serves, which is older if the damaged one was the last written
   uint64_t bytes_read = 0;
   Status status;  // of the reads
 

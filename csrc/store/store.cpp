@@ -635,6 +635,7 @@ std::vector<std::pair<std::string, double>> Store::numbers() const {
   listed.emplace_back("recovery_regions_open_found", core.recovery.regions_open_found);
   listed.emplace_back("recovery_regions_quarantined", core.recovery.regions_quarantined);
   listed.emplace_back("recovery_blocks_skipped", static_cast<double>(core.recovery.blocks_skipped));
+  listed.emplace_back("recovery_copies_damaged", static_cast<double>(core.recovery.copies_damaged));
   listed.emplace_back("superblock_copies_damaged", core.recovery.superblock_copies_damaged);
   listed.emplace_back("recovery_duplicates", static_cast<double>(core.recovery.duplicates));
   return listed;

@@ -100,6 +100,7 @@ def _report(tally: Tally, stats: dict[str, Any], seconds: float) -> dict[str, An
     corrupt = sum(verdict.outcome == "corrupt" for verdict in tally.bad)
     metadata = {
         "metadata_blocks_damaged": stats["recovery_blocks_skipped"],
+        "metadata_copies_damaged": stats["recovery_copies_damaged"],
         "regions_unreadable": stats["recovery_regions_quarantined"],
         "superblock_copies_damaged": stats["superblock_copies_damaged"],
     }
@@ -146,6 +147,11 @@ def _print_report(report: dict[str, Any], tally: Tally, *, repaired: bool) -> No
         console.print(
             f"damaged: {report['metadata_blocks_damaged']:,} blocks of metadata. The blocks they described are misses;"
             " their regions are reclaimed in time"
+        )
+    if report["metadata_copies_damaged"]:
+        console.print(
+            f"damaged: {report['metadata_copies_damaged']:,} copies of paired metadata. Their twins serve; what"
+            " only the damaged one said is lost: the last deletes may be undone, the last blocks be misses"
         )
     if report["regions_unreadable"]:
         console.print(f"damaged: both headers of {report['regions_unreadable']:,} regions; what they held are misses")

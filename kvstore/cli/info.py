@@ -81,6 +81,7 @@ def describe(pool: kvstore.Pool) -> dict[str, Any]:
         "open_seconds": stats["recovery_seconds"],
         "open_bytes_read": stats["recovery_bytes_read"],
         "metadata_blocks_damaged": stats["recovery_blocks_skipped"],
+        "metadata_copies_damaged": stats["recovery_copies_damaged"],
         "engine": stats["device_kind"],
         "devices": [
             device | {"superblock": superblock} for device, superblock in zip(pool.devices(), superblocks, strict=True)
@@ -103,8 +104,9 @@ def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "regions", f"{regions['total']:,} of {format_size(report['region_bytes'])}: {states}"
     opened = f"{report['open_seconds'] * 1e3:,.1f} ms, {format_size(report['open_bytes_read'])} read"
     yield "opened in", f"{opened}, engine {report['engine']}"
-    if report["metadata_blocks_damaged"]:
-        yield "damaged", f"{report['metadata_blocks_damaged']:,} blocks of metadata; run kvstore check"
+    damaged = report["metadata_blocks_damaged"] + report["metadata_copies_damaged"]
+    if damaged:
+        yield "damaged", f"{damaged:,} blocks of metadata; run kvstore check"
 
 
 def _owner_text(report: dict[str, Any]) -> str:

@@ -108,6 +108,37 @@ def test_a_damaged_block_of_descriptors_is_told(check: Check, pool_path: str) ->
     assert report["checked_blocks"] == BLOCKS - 4
 
 
+def test_a_damaged_block_of_strings_is_told(check: Check, pool_path: str) -> None:
+    blocks = fill(pool_path)
+    with kvstore.open(pool_path, read_only=True) as pool:
+        geometry = pool.superblocks()[0]["geometry"]
+    entry = 32 * MIB + blocks[0].region * geometry["entry_bytes"]
+    content = Path(pool_path).read_bytes()
+    flip(pool_path, content.index(b'"model"', entry, entry + geometry["entry_bytes"]))
+    status, report = check(pool_path)
+    assert (status, report["ok"], report["metadata_blocks_damaged"]) == (1, False, 1)
+    assert report["checked_blocks"] < BLOCKS
+
+
+def test_a_damaged_bitmap_copy_is_told(check: Check, pool_path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = fill(pool_path)
+    before = Path(pool_path).read_bytes()
+    with kvstore.open(pool_path) as pool:
+        geometry = pool.superblocks()[0]["geometry"]
+        pool.space(**IDENTITY).delete([blocks[0].key])
+        pool.flush()
+    after = Path(pool_path).read_bytes()
+    entry = 32 * MIB + blocks[0].region * geometry["entry_bytes"]
+    pages = range(entry, entry + geometry["entry_bytes"], 4096)
+    written = [page for page in pages if before[page : page + 4096] != after[page : page + 4096]]
+    flip(pool_path, written[-1] + 100)
+    status, report = check(pool_path)
+    assert (status, report["ok"], report["metadata_copies_damaged"]) == (1, False, 1)
+    assert report["checked_blocks"] == BLOCKS, "the delete is undone, and said to be"
+    assert main(["check", pool_path]) == 1
+    assert "the last deletes may be undone" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_damaged_superblock_copy_is_told_and_mended_by_repair(check: Check, pool_path: str) -> None:
     fill(pool_path)
     flip(pool_path, 8 * MIB + 200)

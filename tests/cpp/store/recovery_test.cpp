@@ -348,6 +348,48 @@ TEST_F(Recovery, ADamagedLastDescriptorBlockDoesNotCostTheTail) {
   EXPECT_EQ(sim().number("blocks"), 39) << "the seal kept the tail";
 }
 
+TEST_F(Recovery, ADamagedDictionaryBlockIsCounted) {
+  for (const bool sealed : {false, true}) {
+    make({});
+    const auto names = fill_region("a", 35);
+    const RegionId region = region_of(names[0]);
+    if (sealed) {
+      ASSERT_TRUE(sim().close().ok());
+    } else {
+      sim().crash(true);
+    }
+    flip(geometry().dictionary_offset(region, 0) + 200);
+    sim().allow_misses(true);
+    for (int opening = 0; opening < 2; ++opening) {
+      sim().reopen_and_judge();
+      EXPECT_EQ(sim().number("blocks"), 0);
+      EXPECT_EQ(sim().number("recovery_blocks_skipped"), 1) << sealed << ", opening " << opening;
+      ASSERT_TRUE(sim().close().ok());
+    }
+  }
+}
+
+TEST_F(Recovery, ADamagedCopyOfAPairIsCountedAndOneNeverWrittenIsNot) {
+  const auto copies_damaged = [this](auto offset_in) {
+    make({});
+    const auto names = fill_region("a", 35);
+    const RegionId region = region_of(names[0]);
+    for (const size_t dead : {3u, 4u}) {  // into the one copy, then into the other
+      sim().erase(names[dead]);
+      sim().flush();
+    }
+    sim().crash(true);
+    if (const uint64_t offset = offset_in(region); offset != 0) flip(offset + 100);
+    sim().allow_misses(true);
+    sim().reopen_and_judge();
+    return sim().number("recovery_copies_damaged");
+  };
+  EXPECT_EQ(copies_damaged([](RegionId) { return uint64_t{0}; }), 0);
+  EXPECT_EQ(copies_damaged([this](RegionId region) { return geometry().tail_offset(region, 0); }), 1);
+  EXPECT_EQ(copies_damaged([this](RegionId region) { return geometry().header_offset(region, 1); }), 1);
+  EXPECT_EQ(copies_damaged([this](RegionId region) { return geometry().bitmap_offset(region, 0); }), 1);
+}
+
 TEST_F(Recovery, AnyFlippedBitInAMetadataEntryIsHarmless) {
   SeededRandom random(3);
   for (int round = 0; round < 40; ++round) {
