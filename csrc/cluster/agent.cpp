@@ -76,11 +76,24 @@ Agent::Outcome Agent::change_region(const RegionKey& region, const RegionRecord&
 
 // ---- the engine's state, as last seen --------------------------------------------------------------------------
 
+// The state, and a watch for every change after it. Read again once the watch is there: a failover between the two
+// would be noticed by nobody.
+Result<Snapshot> Agent::range_and_watch() {
+  counters_.requests += 3;
+  watch_.reset();
+  KVS_ASSIGN(const Snapshot before, setup_.engine->range(setup_.prefix));
+  KVS_ASSIGN(watch_, setup_.engine->watch(setup_.prefix, before.revision));
+  Result<Snapshot> snapshot = setup_.engine->range(setup_.prefix);
+  if (snapshot.ok() && snapshot.value().revision < before.revision) {
+    watch_.reset();
+    return Status(Code::kBusy, "the metadata engine failed over");
+  }
+  return snapshot;
+}
+
 Status Agent::resync() {
   ++counters_.resyncs;
-  ++counters_.requests;
-  watch_.reset();
-  Result<Snapshot> snapshot = setup_.engine->range(setup_.prefix);
+  Result<Snapshot> snapshot = range_and_watch();
   if (!snapshot.ok()) {
     ++counters_.request_errors;
     trouble_ = snapshot.status();
@@ -131,14 +144,6 @@ Status Agent::resync() {
   }
   store_.openers_changed(live_openers());
   next_resync_ns_ = clock_.monotonic_ns() + kLeasesPerResync * options_.lease_ns;
-  ++counters_.requests;
-  Result<std::unique_ptr<Watch>> watch = setup_.engine->watch(setup_.prefix, snapshot.value().revision);
-  if (!watch.ok()) {
-    ++counters_.request_errors;
-    trouble_ = watch.status();
-    return trouble_;
-  }
-  watch_ = std::move(watch).value();
   // Forgotten by a failover, or ended without our knowing.
   if (joined_ && (!openers_.contains(epoch_) || !openers_[epoch_].live)) depose();
   return {};
@@ -157,6 +162,8 @@ void Agent::apply(const KeyValue& item, bool erased) {
     if (const auto dead = decode_dead_slots(item.value)) store_.deleted(*deleted, *dead);
   } else if (const auto live = parse_epoch_key(key, "live/")) {
     apply_live(*live, !erased);
+    // A failover forgot that the epoch was given to us, and gave it to another.
+    if (joined_ && *live == epoch_ && !erased && item.value != nonce_) depose();
   } else if (const auto opener = parse_epoch_key(key, "opener/")) {
     OpenerEntry& entry = openers_[*opener];
     entry.known = !erased;
@@ -207,7 +214,10 @@ void Agent::apply_region(const RegionKey& region, const KeyValue& item, bool era
   const bool is_retiring = !erased && entry.record.hold == Hold::kRetiring;
   is_retiring ? (void)retiring_.insert(region) : (void)retiring_.erase(region);
   orphans_.erase(region);
-  if (mine && !granted_.contains(region)) taken_.emplace(region, clock_.monotonic_ns());
+  // Ours, and a life that the store has begun: that it was sealed, a failover forgot. It is never begun again.
+  const bool begun = mine && store_.header_generation(region) >= entry.record.generation;
+  if (begun && !granted_.contains(region)) to_seal_.push_back(region);
+  if (mine && !begun && !granted_.contains(region)) taken_.emplace(region, clock_.monotonic_ns());
   if (!mine) {
     taken_.erase(region);
     const bool was_granted = granted_.erase(region) != 0;
@@ -378,8 +388,15 @@ void Agent::depose() {
   ++counters_.rejoins;
 }
 
-bool Agent::is_valid_format(std::string_view value) const {
-  return value.starts_with("1 " + std::to_string(setup_.epoch_floor) + " ");
+bool Agent::is_valid_format(std::string_view value) const { return value.starts_with(format_prefix()); }
+
+std::string Agent::format_prefix() const { return "1 " + std::to_string(setup_.epoch_floor) + " "; }
+
+// S7: no life begins below it. It follows the prefix in `format`.
+uint64_t Agent::generation_floor() const {
+  if (!is_valid_format(format_)) return 0;
+  const std::string_view rest = std::string_view(format_).substr(format_prefix().size());
+  return decode_number(rest.substr(0, rest.find(' '))).value_or(0);
 }
 
 // ---- rebuilding ------------------------------------------------------------------------------------------------
@@ -424,17 +441,13 @@ Status Agent::write_rebuilt() {
   KVS_ASSIGN(const std::vector<HeaderFacts> headers, store_.scan_headers());
   uint64_t epoch = std::max(setup_.epoch_floor, epoch_);
   std::set<uint64_t> owners;
+  uint64_t floor = 0;
   std::vector<Operation> operations;
   for (const HeaderFacts& facts : headers) {
     epoch = std::max(epoch, facts.epoch);
-    if (options_.first_ever && facts.generation.value == 0) continue;
+    if (facts.generation.value == 0) continue;
     RegionRecord record{facts.hold, facts.generation, facts.epoch, std::string(kRebuiltStamp) + "." + next_stamp()};
-    // The engine may have been ahead of the headers: one of then must not pass for one of the life that begins now. At
-    // random, or two rebuilds would skip to the same.
-    const uint64_t skipped = 1 + random_.next() % kGenerationsSkippedMax;
-    if (facts.hold != Hold::kOwned && !options_.first_ever && KVS_RULE(S7_generations_are_skipped)) {
-      record.generation.value += skipped;
-    }
+    floor = std::max(floor, facts.generation.value);
     operations.push_back({region_key(facts.region), encode(record), kNoLease, false});
     if (facts.hold == Hold::kOwned) owners.insert(facts.epoch);
   }
@@ -450,9 +463,13 @@ Status Agent::write_rebuilt() {
   for (const std::string& key : void_keys_) {
     if (!written.contains(key)) operations.push_back({key, "", kNoLease, true});
   }
+  // The engine was ahead of the headers: one of then must not pass for one of a life that begins now. At random, or two
+  // rebuilds would come to the same.
+  floor += 1 + random_.next() % kGenerationsSkippedMax;
+  if (options_.first_ever || !KVS_RULE(S7_lives_begin_above_a_floor)) floor = 0;
   // Last: it says that all is there.
   operations.push_back(
-      {std::string(kFormatKey), "1 " + std::to_string(setup_.epoch_floor) + " " + next_stamp(), kNoLease, false});
+      {std::string(kFormatKey), format_prefix() + std::to_string(floor) + " " + next_stamp(), kNoLease, false});
   for (size_t first = 0; first < operations.size(); first += kOperationsMax) {
     const size_t end = std::min(operations.size(), first + kOperationsMax);
     const auto outcome =
@@ -576,7 +593,7 @@ bool Agent::take_one(uint16_t device) {
   RegionRecord record;
   record.hold = is_free ? Hold::kOwned : Hold::kRetiring;
   const Generation spent = std::max(recorded, store_.header_generation(*region));
-  record.generation = Generation{spent.value + 1};
+  record.generation = Generation{std::max(spent.value + 1, generation_floor())};
   record.epoch = epoch_;
   if (is_free) free_.erase(*region);
   const Outcome outcome = change_region(*region, record);
@@ -673,7 +690,8 @@ bool Agent::report_deletes() {
     }
     const std::string value = encode(merged);
     if (old == value) continue;
-    const auto outcome = txn({{dead_key(region), old}}, {{dead_key(region), value, kNoLease, false}});
+    const auto outcome = txn({{std::string(kFormatKey), format_}, {live_key(epoch_), nonce_}, {dead_key(region), old}},
+                             {{dead_key(region), value, kNoLease, false}});
     const bool applied = outcome.ok() && outcome.value().applied;
     if (applied) dead_values_[region] = value;
     all = all && applied;
@@ -794,7 +812,9 @@ Status Agent::leave(bool all_ended) {
   if (all_ended) {
     Opener gone = setup_.identity;
     gone.gone = true;
-    const auto last = txn({}, {{opener_key(epoch_), encode(gone), kNoLease, all}});
+    // As who we are: a failover may have given the epoch to another opener.
+    const auto last = txn({{live_key(epoch_), nonce_}, {opener_key(epoch_), encode(setup_.identity)}},
+                          {{opener_key(epoch_), encode(gone), kNoLease, all}});
     outcome = last.status();
   }
   ++counters_.requests;

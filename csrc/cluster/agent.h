@@ -158,6 +158,7 @@ class Agent {
   std::string full(std::string_view key) const { return setup_.prefix + std::string(key); }
   std::string next_stamp();
 
+  Result<Snapshot> range_and_watch();
   Status resync();
   void apply(const KeyValue& item, bool erased);
   void apply_region(const RegionKey& region, const KeyValue& item, bool erased, bool witnessed);
@@ -173,7 +174,9 @@ class Agent {
   void take_over_own();
   void depose();
   void keep_lease();
+  std::string format_prefix() const;
   bool is_valid_format(std::string_view value) const;
+  uint64_t generation_floor() const;
   bool follow_changes(uint64_t wait_ns);
   bool report_sealed();
   bool report_deletes();

@@ -39,9 +39,9 @@ constexpr uint64_t kCloseStepNs = 1'000'000;
 constexpr uint64_t kCancelGraceNs = 100'000'000;  // for what was canceled, and callers inside, to end
 constexpr uint64_t kTrimFromBytes = 16 * kMiB;
 constexpr uint64_t kLeaseNsMin = 100'000'000;
-constexpr uint64_t kLeasesToJoin = 3;  // one may be waited for by a rebuild (S7)
+constexpr uint64_t kLeasesToJoin = 3;                 // one may be waited for by a rebuild (S7)
 constexpr uint64_t kBecomeSharedNs = 10'000'000'000;  // as much as a large pool takes to be opened and closed
-constexpr uint64_t kAloneNs = 100'000'000;  // for who looked at the pool at the same moment to go away
+constexpr uint64_t kAloneNs = 100'000'000;            // for who looked at the pool at the same moment to go away
 
 // This host, in every store it opens: from /etc/machine-id, hashed so that the id itself is not published.
 format::Uuid host_uuid() {
