@@ -41,7 +41,7 @@ from kvstore.errors import (
     WaitTimeout,
 )
 from kvstore.job import CompletionQueue, Job
-from kvstore.pool import EvictionFeed, Pool, Registration, format, open, plan_format
+from kvstore.pool import EvictionFeed, Pool, Registration, format, open, plan_format, unshare
 from kvstore.sizes import format_size, parse_size
 from kvstore.space import Space
 
@@ -79,6 +79,7 @@ __all__ = [
     "open",
     "parse_size",
     "plan_format",
+    "unshare",
 ]
 
 del _shadow

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeA
 
 from kvstore import _core, cluster, testing
 from kvstore._core import BlockInfo, Buffer, Eviction
+from kvstore.cluster import records
 from kvstore.errors import BusyError, ConfigError, KvStoreError
 from kvstore.job import CompletionQueue
 from kvstore.sizes import parse_size
@@ -27,7 +28,7 @@ from kvstore.space import Identity, Space, canonical_identity
 if TYPE_CHECKING:
     from kvstore.buffers import Segment
 
-__all__ = ["EvictionFeed", "Pool", "Registration", "format", "open", "plan_format"]
+__all__ = ["EvictionFeed", "Pool", "Registration", "format", "open", "plan_format", "unshare"]
 
 Paths: TypeAlias = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLike[str]"]]]
 Size: TypeAlias = str | SupportsIndex
@@ -585,6 +586,40 @@ def open(
         "refresh_reads_per_s": refresh_reads_per_s,
     }
     return _registry.open(_paths(paths), options, _seconds(wait_s, "wait_s"))
+
+
+def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:") -> None:
+    """Make a shared pool an owner-mode one again. Its blocks stay.
+
+    Parameters
+    ----------
+    paths : every device of the pool.
+    engine : the one that its openers were given, as :func:`open`.
+
+    Raises
+    ------
+    BusyError : the engine knows of an opener that lives, or that may still write; or somebody has the pool open.
+    EngineError : the engine does not answer, so nobody knows who is there.
+
+    Notes
+    -----
+    Blocking; releases the GIL. Opens the pool as its only owner, and closes it.
+    """
+    names = _paths(paths)
+    pool_uuid = _core.pool_uuid(names[0])
+    connected = _connect(engine, names, None) if isinstance(engine, str) else engine
+    try:
+        state = records.read_state(connected, pool_uuid)
+    finally:
+        if isinstance(engine, str):
+            connected.close()
+    # Of the processes of this host the lock on the devices tells; of another host only the engine does.
+    one_host = isinstance(engine, str) and engine.startswith("sqlite:")
+    there = [one for one in state.openers.values() if one.live or (one.owned and not one.gone and not one_host)]
+    if there:
+        listed = ", ".join(f"{one.epoch} ({'lives' if one.live else 'may still write'})" for one in there)
+        raise BusyError(f"the pool has openers, by epoch: {listed}; see `kvstore peers`")
+    _core.PoolHandle.open(names, {"becomes_shared": False}).close(_EXIT_TIMEOUT_S)
 
 
 def _format_options(

@@ -113,6 +113,7 @@ Status Agent::resync() {
     }
   }
   // Of a state that is not there nothing is to be learnt: what is known is kept until it was rebuilt (S7).
+  was_wiped_ |= wiped_ && epoch_ != 0;
   if (wiped_) return {};
   std::map<RegionKey, Entry> before = std::exchange(regions_, {});
   std::map<uint64_t, OpenerEntry> openers_before = std::exchange(openers_, {});
@@ -217,7 +218,7 @@ void Agent::apply_region(const RegionKey& region, const KeyValue& item, bool era
   // Ours, and a life that the store has begun: that it was sealed, a failover forgot. It is never begun again.
   const bool begun = mine && store_.header_generation(region) >= entry.record.generation;
   if (begun && !granted_.contains(region)) to_seal_.push_back(region);
-  if (mine && !begun && !granted_.contains(region)) taken_.emplace(region, clock_.monotonic_ns());
+  if (mine && !begun && !granted_.contains(region)) taken_.emplace(region, Taken{clock_.monotonic_ns(), 0});
   if (!mine) {
     taken_.erase(region);
     const bool was_granted = granted_.erase(region) != 0;
@@ -333,6 +334,7 @@ Status Agent::become_opener() {
   OpenerEntry& mine = openers_[epoch];
   mine = {encode(setup_.identity), setup_.identity, true, true, false, 0};
   store_.joined(epoch);
+  if (std::exchange(was_wiped_, false)) store_.state_was_rebuilt();
   store_.openers_changed(live_openers());
   return {};
 }
@@ -340,7 +342,7 @@ Status Agent::become_opener() {
 // S6: regions of an earlier epoch of ours that nobody touched stay ours. Only then may anything be written.
 void Agent::take_over_own() {
   std::set<RegionKey> held = granted_;
-  for (const auto& [region, since_ns] : taken_) held.insert(region);
+  for (const auto& [region, taken] : taken_) held.insert(region);
   for (const RegionKey& region : held) {
     const auto found = regions_.find(region);
     const bool mine = found != regions_.end() && is_mine(region, found->second.record);
@@ -558,7 +560,7 @@ void Agent::recovered(const std::vector<RegionKey>& empty) {
 
 uint32_t Agent::under_way(uint16_t device) const {
   uint32_t count = 0;
-  for (const auto& [region, since_ns] : taken_) count += region.device == device ? 1 : 0;
+  for (const auto& [region, taken] : taken_) count += region.device == device ? 1 : 0;
   for (const RegionKey& region : retiring_) {
     count += region.device == device && regions_.at(region).record.epoch == epoch_ ? 1 : 0;
   }
@@ -611,26 +613,41 @@ std::optional<RegionKey> Agent::next_to_retire(uint16_t device) {
   return store_.victim(device);
 }
 
+// S2: no failover can take it back any more, and none has brought an opener back that had not let go (S4).
+Result<bool> Agent::is_settled(const RegionKey& region, const Entry& entry, Revision retired) {
+  ++counters_.requests;
+  const std::string key = full(region_key(region));
+  KVS_ASSIGN(const Snapshot record, setup_.engine->range(key));
+  const auto same = std::find_if(record.items.begin(), record.items.end(),
+                                 [&](const KeyValue& item) { return item.key == key && item.value == entry.value; });
+  if (same == record.items.end()) {
+    next_resync_ns_ = 0;
+    return false;
+  }
+  if (retired == 0) return true;
+  counters_.requests += 2;
+  KVS_ASSIGN(const Snapshot live, setup_.engine->range(full("live/")));
+  KVS_ASSIGN(const Snapshot read, setup_.engine->range(full("read/")));
+  std::map<std::string, Revision> passed;
+  for (const KeyValue& item : read.items) {
+    passed[item.key.substr(full("read/").size())] = decode_number(item.value).value_or(0);
+  }
+  return std::all_of(live.items.begin(), live.items.end(),
+                     [&](const KeyValue& item) { return passed[item.key.substr(full("live/").size())] >= retired; });
+}
+
 bool Agent::grant_settled() {
   const uint64_t forgets_ns = setup_.engine->forgets_ns();
   const uint64_t now_ns = clock_.monotonic_ns();
   bool worked = false;
   for (auto next = taken_.begin(); next != taken_.end();) {
-    const auto [region, since_ns] = *next++;
+    const auto [region, taken] = *next++;
     const Entry entry = regions_.at(region);
     if (entry.record.epoch != epoch_) continue;
     if (forgets_ns != 0 && KVS_RULE(S2_a_take_settles)) {
-      if (now_ns - since_ns <= forgets_ns) continue;
-      ++counters_.requests;
-      const auto read = setup_.engine->range(full(region_key(region)));
-      if (!read.ok()) continue;
-      const auto& items = read.value().items;
-      const auto same = std::find_if(items.begin(), items.end(),
-                                     [&](const KeyValue& item) { return item.key == full(region_key(region)); });
-      if (same == items.end() || same->value != entry.value) {
-        next_resync_ns_ = 0;
-        continue;
-      }
+      if (now_ns - taken.since_ns <= forgets_ns) continue;
+      const Result<bool> settled = is_settled(region, entry, taken.retired);
+      if (!settled.ok() || !settled.value()) continue;
     }
     taken_.erase(region);
     granted_.insert(region);
@@ -721,7 +738,9 @@ bool Agent::reuse_drained() {
     });
     if (!passed && KVS_RULE(S4_every_reader_has_let_go)) continue;
     record.hold = Hold::kOwned;
-    worked |= change_region(region, record) == Outcome::kApplied;
+    if (change_region(region, record) != Outcome::kApplied) continue;
+    if (const auto taken = taken_.find(region); taken != taken_.end()) taken->second.retired = entry.modified;
+    worked = true;
   }
   return worked;
 }
@@ -802,7 +821,7 @@ Status Agent::leave(bool all_ended) {
   report_sealed();
   report_deletes();
   bool all = to_seal_.empty() && to_free_.empty() && conflicts_.empty();
-  for (const auto& [region, since_ns] : std::map<RegionKey, uint64_t>(taken_)) {
+  for (const auto& [region, taken] : std::map<RegionKey, Taken>(taken_)) {
     RegionRecord record = regions_.at(region).record;
     record.hold = Hold::kFree;
     all = change_region(region, record) == Outcome::kApplied && all;

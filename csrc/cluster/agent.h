@@ -65,6 +65,8 @@ class StoreSide {
   virtual void granted(const RegionKey& region, Generation spent) = 0;
   // Granted once, and another's, or nobody's, since.
   virtual void lost(const RegionKey& region) = 0;
+  // The engine had lost its state: what was told of deletes is to be told again.
+  virtual void state_was_rebuilt() = 0;
   virtual void regions_read_by_others(std::span<const uint8_t> hits) = 0;
 
   // ---- asked ----
@@ -184,6 +186,7 @@ class Agent {
   bool take_one(uint16_t device);
   std::optional<RegionKey> next_to_retire(uint16_t device);
   bool grant_settled();
+  Result<bool> is_settled(const RegionKey& region, const Entry& entry, Revision retired);
   bool reuse_drained();
   bool publish_read();
   void judge_openers();
@@ -201,6 +204,7 @@ class Agent {
   uint64_t stamps_ = 0;
   bool joined_ = false;
   bool wiped_ = false;
+  bool was_wiped_ = false;  // while we were an opener
   uint64_t epoch_ = 0;
   std::set<uint64_t> former_;  // epochs this opening had before
   LeaseId lease_ = kNoLease;
@@ -223,8 +227,12 @@ class Agent {
   std::map<RegionKey, std::string> dead_values_;
   std::set<RegionKey> free_;
   std::set<RegionKey> retiring_;
-  std::set<RegionKey> orphans_;          // owned by openers that are gone for certain
-  std::map<RegionKey, uint64_t> taken_;  // ours, not granted yet; since when
+  std::set<RegionKey> orphans_;  // owned by openers that are gone for certain
+  struct Taken {
+    uint64_t since_ns = 0;
+    Revision retired = 0;  // of the record that all had to pass before it was reused; 0: it held nothing
+  };
+  std::map<RegionKey, Taken> taken_;  // ours, not granted yet
   std::set<RegionKey> granted_;
   std::vector<RegionKey> to_seal_;
   std::vector<RegionKey> to_free_;

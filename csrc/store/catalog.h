@@ -194,6 +194,7 @@ class Catalog {
   };
   std::vector<DeletedSlots> take_deleted();
   void deleted_again(uint32_t number);  // it was not told: with the next round
+  void tell_deletes_again();            // all that are known, in whosever regions
   bool deletes_wait();
   // One bit per region, in order of their numbers: read since the last call. Empty: none.
   std::vector<uint8_t> take_hits();

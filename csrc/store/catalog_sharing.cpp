@@ -314,6 +314,13 @@ void Catalog::deleted_again(uint32_t number) {
   deleted_in_.push_back(number);
 }
 
+void Catalog::tell_deletes_again() {
+  std::lock_guard lock(mutex_);
+  for (uint32_t number = 0; number < regions_.size(); ++number) {
+    if (!regions_[number].dead.empty()) deleted_in_.push_back(number);
+  }
+}
+
 bool Catalog::deletes_wait() {
   std::lock_guard lock(mutex_);
   return !deleted_in_.empty();

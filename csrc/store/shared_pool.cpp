@@ -108,6 +108,7 @@ Status SharedPool::start(Catalog& catalog, SpaceRegistry& spaces, Counters& coun
   catalog.set_openers(agent_.live_openers());
   confirmed(confirmed_at_ns_);
   for (auto& follower : followers_) KVS_TRY(follower->start());
+  publish_counters();
   if (!options_.threaded) return {};
   {
     std::lock_guard lock(mutex_);
@@ -301,6 +302,10 @@ void SharedPool::granted(const RegionKey& region, Generation spent) {
 void SharedPool::lost(const RegionKey& region) {
   std::erase_if(ungranted_, [&](const auto& one) { return one.first == region; });
   if (catalog_ != nullptr) catalog_->lose(number_of(region));
+}
+
+void SharedPool::state_was_rebuilt() {
+  if (catalog_ != nullptr) catalog_->tell_deletes_again();
 }
 
 void SharedPool::regions_read_by_others(std::span<const uint8_t> hits) {

@@ -63,6 +63,7 @@ class SharedPool final : public cluster::StoreSide {
   void deleted(const cluster::RegionKey& region, const cluster::DeadSlots& dead) override;
   void granted(const cluster::RegionKey& region, Generation spent) override;
   void lost(const cluster::RegionKey& region) override;
+  void state_was_rebuilt() override;
   void regions_read_by_others(std::span<const uint8_t> hits) override;
   uint32_t regions_wanted(uint16_t device) override;
   Generation header_generation(const cluster::RegionKey& region) override;

@@ -9,7 +9,7 @@ import argparse
 from kvstore.errors import ConfigError
 from kvstore.sizes import parse_size
 
-__all__ = ["add_paths", "count", "hex_bytes", "size"]
+__all__ = ["add_engine", "add_paths", "count", "hex_bytes", "size"]
 
 
 def add_paths(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +19,16 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="PATH",
         help="device or file; name all devices of the pool (prefer /dev/disk/by-id names)",
+    )
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """The metadata engine of a shared pool."""
+    parser.add_argument(
+        "--engine",
+        default="sqlite:",
+        metavar="URL",
+        help="sqlite: (default), sqlite:/path or etcd://host:port,…; as the openers were given",
     )
 
 

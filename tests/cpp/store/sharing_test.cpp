@@ -172,6 +172,18 @@ TEST_F(Sharing, ADeleteIsAMissForEverybodyAndForLaterOpeners) {
   EXPECT_EQ(openers.get(2, 2).status, ItemStatus::kHit);
 }
 
+TEST_F(Sharing, DeletesOutliveAWipedEngineInTheOpenersThatLiveThroughIt) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  ASSERT_EQ(openers.erase(1, 1).status, ItemStatus::kDeleted);
+  ASSERT_TRUE(openers.flush(1).ok());
+  openers.cluster().wipe();
+  openers.run(4 * ManyOpeners::kLeaseNs);
+  ASSERT_TRUE(openers.open(2).ok());
+  EXPECT_EQ(openers.get(2, 1).status, ItemStatus::kMiss);
+}
+
 TEST_F(Sharing, TheEnginesStateGrowsWithRegionsAndOpenersAndNotWithBlocks) {
   open_all(3);
   for (int number = 0; number < 300; ++number) {
