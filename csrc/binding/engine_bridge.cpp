@@ -112,6 +112,18 @@ KeyValue key_value(nb::handle item) {
           nb::cast<Revision>(item.attr("modified")), nb::cast<LeaseId>(item.attr("lease"))};
 }
 
+// What may wait, and so find the interpreter gone when it comes back.
+template <typename... Args>
+nb::object call_method(nb::handle object, const char* name, Args&&... args) {
+  const nb::object method = object.attr(name);
+  const nb::tuple given = nb::make_tuple(std::forward<Args>(args)...);
+  ParkWhenUnwound here;
+  PyObject* const result = PyObject_Call(method.ptr(), given.ptr(), nullptr);
+  here.pass();
+  if (result == nullptr) throw nb::python_error();
+  return nb::steal(result);
+}
+
 // The value of a call that has none.
 struct Nothing {};
 
@@ -123,7 +135,7 @@ class BridgedWatch final : public cluster::Watch {
   // A watch that cannot be closed is given up all the same.
   ~BridgedWatch() override {
     (void)callee_.call([this] {
-      callee_.object().attr("close")();
+      call_method(callee_.object(), "close");
       return Nothing{};
     });
   }
@@ -131,7 +143,7 @@ class BridgedWatch final : public cluster::Watch {
   Result<std::vector<Change>> poll(uint64_t timeout_ns) override {
     return callee_.call([&] {
       std::vector<Change> changes;
-      for (nb::handle change : callee_.object().attr("poll")(seconds(timeout_ns))) {
+      for (nb::handle change : call_method(callee_.object(), "poll", seconds(timeout_ns))) {
         changes.push_back({key_value(change.attr("item")), nb::cast<bool>(change.attr("erased"))});
       }
       return changes;
@@ -160,14 +172,14 @@ class BridgedEngine final : public cluster::MetadataEngine {
         wanted.append(operation.erase ? classes.erase(operation.key)
                                       : classes.put(operation.key, bytes_of(operation.value), operation.lease));
       }
-      const nb::object done = callee_.object().attr("txn")(asked, wanted);
+      const nb::object done = call_method(callee_.object(), "txn", asked, wanted);
       return TxnOutcome{nb::cast<bool>(done.attr("applied")), nb::cast<Revision>(done.attr("revision"))};
     });
   }
 
   Result<Snapshot> range(std::string_view prefix) override {
     return callee_.call([&] {
-      const nb::object found = callee_.object().attr("range")(std::string(prefix));
+      const nb::object found = call_method(callee_.object(), "range", std::string(prefix));
       Snapshot snapshot;
       for (nb::handle item : found.attr("items")) snapshot.items.push_back(key_value(item));
       snapshot.revision = nb::cast<Revision>(found.attr("revision"));
@@ -178,12 +190,12 @@ class BridgedEngine final : public cluster::MetadataEngine {
   Result<std::unique_ptr<cluster::Watch>> watch(std::string_view prefix, Revision after) override {
     return callee_.call([&] {
       return std::unique_ptr<cluster::Watch>(
-          new BridgedWatch(callee_.object().attr("watch")(std::string(prefix), after), callee_.classes()));
+          new BridgedWatch(call_method(callee_.object(), "watch", std::string(prefix), after), callee_.classes()));
     });
   }
 
   Result<LeaseId> grant(uint64_t ttl_ns) override {
-    return callee_.call([&] { return nb::cast<LeaseId>(callee_.object().attr("grant")(seconds(ttl_ns))); });
+    return callee_.call([&] { return nb::cast<LeaseId>(call_method(callee_.object(), "grant", seconds(ttl_ns))); });
   }
 
   Status renew(LeaseId lease) override { return call_of_lease("renew", lease); }
@@ -194,7 +206,7 @@ class BridgedEngine final : public cluster::MetadataEngine {
   Status call_of_lease(const char* method, LeaseId lease) {
     return callee_
         .call([&] {
-          callee_.object().attr(method)(lease);
+          call_method(callee_.object(), method, lease);
           return Nothing{};
         })
         .status();

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <Python.h>
-#include <cxxabi.h>
 
 #include <type_traits>
 #include <utility>
@@ -32,6 +31,22 @@ bool enter_python();
 void leave_python();
 [[noreturn]] void park();
 
+// Around what may take the GIL on a thread of the core: if Python ends the thread there, it sleeps instead, before
+// anything that was made earlier is destroyed without the GIL. A destructor, since what unwinds then is no exception.
+class ParkWhenUnwound {
+ public:
+  ParkWhenUnwound() = default;
+  ParkWhenUnwound(const ParkWhenUnwound&) = delete;
+  ParkWhenUnwound& operator=(const ParkWhenUnwound&) = delete;
+  ~ParkWhenUnwound() {
+    if (!passed_) park();
+  }
+  void pass() { passed_ = true; }
+
+ private:
+  bool passed_ = false;
+};
+
 // A scope in which Python code may run, and so the GIL may be lost and asked for again, below C++ frames.
 class Exposed {
  public:
@@ -46,13 +61,11 @@ class Exposed {
 template <typename F>
 [[nodiscard]] bool with_gil(F&& f) {
   if (Py_IsInitialized() == 0 || !enter_python()) return false;
-  try {
-    const PyGILState_STATE state = PyGILState_Ensure();
-    std::forward<F>(f)();
-    PyGILState_Release(state);
-  } catch (const abi::__forced_unwind&) {
-    park();
-  }
+  ParkWhenUnwound here;
+  const PyGILState_STATE state = PyGILState_Ensure();
+  std::forward<F>(f)();
+  PyGILState_Release(state);
+  here.pass();
   leave_python();
   return true;
 }
