@@ -35,7 +35,7 @@ def documented_metrics() -> set[str]:
 
 
 def test_every_number_is_documented_and_none_is_invented(pool_path: str) -> None:
-    with kvstore.open(pool_path) as pool:
+    with kvstore.open(pool_path, mode="shared") as pool:
         there = set(pool.stats())
     assert documented_metrics() - {""} == there
 
