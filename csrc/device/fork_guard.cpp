@@ -3,11 +3,13 @@
 
 #include "device/fork_guard.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <utility>
 #include <vector>
 
@@ -74,6 +76,21 @@ GuardedFd& GuardedFd::operator=(GuardedFd&& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(generation_, other.generation_);
   return *this;
+}
+
+int GuardedFd::open(const std::string& path, int flags, GuardedFd& opened) {
+  const ForkBarrier barrier;
+  int fd = ::open(path.c_str(), flags | O_CLOEXEC);
+  if (fd < 0) return errno;
+  if (fd <= STDERR_FILENO) {
+    const int higher = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    const int error = errno;
+    ::close(fd);
+    if (higher < 0) return error;
+    fd = higher;
+  }
+  opened = GuardedFd(fd, barrier);
+  return 0;
 }
 
 GuardedFd::~GuardedFd() {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <mutex>
+#include <string>
 
 namespace kvstore::device {
 
@@ -42,6 +43,10 @@ class GuardedFd {
   ~GuardedFd();
 
   int get() const { return generation_ == fork_generation() ? fd_ : -1; }
+
+  // Opens `path` with O_CLOEXEC; 0, or the errno. Never as descriptor 0, 1 or 2, closed as they may be: what a library
+  // prints to standard error would be written to the device.
+  static int open(const std::string& path, int flags, GuardedFd& opened);
 
  private:
   int fd_ = -1;

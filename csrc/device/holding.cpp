@@ -47,26 +47,17 @@ void drop_lock(int fd) {
 
 bool is_node_held_alone(const std::string& path) {
   GuardedFd node;
-  {
-    const ForkBarrier barrier;
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return false;
-    node = GuardedFd(fd, barrier);
-  }
+  if (GuardedFd::open(path, O_RDONLY | O_NONBLOCK, node) != 0) return false;
   struct flock lock = whole_node(F_RDLCK);
   return fcntl(node.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_WRLCK;
 }
 
 Status give_up_claim(GuardedFd& file) {
   GuardedFd shared;
-  {
-    const ForkBarrier barrier;
-    // By the descriptor: the path may lead elsewhere by now.
-    const std::string path = "/proc/self/fd/" + std::to_string(file.get());
-    const int fd = ::open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
-    if (fd < 0) return Status::from_errno(errno, path);
-    shared = GuardedFd(fd, barrier);
-  }
+  // By the descriptor: the path may lead elsewhere by now.
+  const std::string path = "/proc/self/fd/" + std::to_string(file.get());
+  const int error = GuardedFd::open(path, O_RDWR | O_DIRECT, shared);
+  if (error != 0) return Status::from_errno(error, path);
   // Before the first is closed: between claim and lock nobody may find neither.
   KVS_TRY(take_lock(file.get(), false));
   KVS_TRY(take_lock(shared.get(), false));

@@ -88,15 +88,11 @@ Status lock_or_tell(int fd, const std::string& path, bool exclusive, Attempt& at
 Status lock_backing_file(const BlockFacts& block, bool exclusive, Attempt& attempt) {
   if (block.loop_backing_file.empty()) return {};
   GuardedFd backing;
-  {
-    const ForkBarrier barrier;
-    // A node's exclusive lock wants a descriptor that may write.
-    int fd = ::open(block.loop_backing_file.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) fd = ::open(block.loop_backing_file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    // Deleted, or of another mount namespace: nobody can open it by that name either.
-    if (fd < 0) return {};
-    backing = GuardedFd(fd, barrier);
-  }
+  // A node's exclusive lock wants a descriptor that may write.
+  int error = GuardedFd::open(block.loop_backing_file, O_RDWR | O_NONBLOCK, backing);
+  if (error != 0) error = GuardedFd::open(block.loop_backing_file, O_RDONLY | O_NONBLOCK, backing);
+  // Deleted, or of another mount namespace: nobody can open it by that name either.
+  if (error != 0) return {};
   if (!backs_loop_device(attempt.file.get(), backing.get())) return {};
   KVS_TRY(lock_or_tell(backing.get(), block.loop_backing_file, exclusive, attempt));
   if (!attempt.busy) attempt.lock = std::move(backing);
@@ -123,20 +119,11 @@ Attempt try_open(const std::string& path, const OpenOptions& options) {
   // A reader may look at what somebody else owns.
   const Holding holding = options.read_only ? Holding::kNone : options.holding;
   const bool exclusive = holding == Holding::kExclusive;
-  int flags = O_DIRECT | O_CLOEXEC | (options.read_only ? O_RDONLY : O_RDWR);
+  int flags = O_DIRECT | (options.read_only ? O_RDONLY : O_RDWR);
   if (is_block && holding != Holding::kNone) flags |= O_EXCL;
 
   Attempt attempt;
-  int error = 0;
-  {
-    const ForkBarrier barrier;
-    const int fd = ::open(path.c_str(), flags);
-    if (fd >= 0) {
-      attempt.file = GuardedFd(fd, barrier);
-    } else {
-      error = errno;
-    }
-  }
+  const int error = GuardedFd::open(path, flags, attempt.file);
   if (error != 0 && error != EBUSY) return failed(open_error(path, error));
   if (error == EBUSY) {
     attempt.busy = facts;

@@ -135,6 +135,22 @@ TEST(Open, ClosingLetsTheNextOneInAtOnce) {
   }
 }
 
+// What is printed to a standard error that was closed goes to whatever was opened in its place.
+TEST(Open, ADeviceNeverTakesThePlaceOfAClosedStandardStream) {
+  const TempFile file(kBytes);
+  Child child([&](auto wait_for_end) {
+    for (const int standard : {0, 1, 2}) close(standard);
+    auto device = open_now(file.path());
+    wait_for_end();
+    if (!device.ok()) return 10;
+    for (const int standard : {0, 1, 2}) {
+      if (fcntl(standard, F_GETFD) >= 0) return standard + 1;
+    }
+    return 0;
+  });
+  EXPECT_EQ(child.finish(), 0);
+}
+
 TEST(Open, AReaderMayLookAtWhatSomebodyOwns) {
   const TempFile file(kBytes);
   auto owner = open_now(file.path());
