@@ -630,8 +630,11 @@ def _format_options(
     force: bool,
     device_kind: DeviceKind,
 ) -> dict[str, Any]:
+    file_bytes = None if size is None else parse_size(size, "size")
+    if file_bytes == 0:
+        raise ConfigError(f"size is {size!r}: a store needs more than 33 MiB")
     return {
-        "file_bytes": None if size is None else parse_size(size, "size"),
+        "file_bytes": file_bytes,
         "region_bytes": None if region_bytes is None else parse_size(region_bytes, "region_bytes"),
         "block_bytes": None if block_bytes is None else parse_size(block_bytes, "block_bytes"),
         "min_block_bytes": None if min_block_bytes is None else parse_size(min_block_bytes, "min_block_bytes"),

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from kvstore.errors import ConfigError
 from kvstore.sizes import parse_size
@@ -41,14 +42,14 @@ def size(text: str) -> int:
 
 
 def count(text: str) -> int:
-    """A number of things, 1 or more."""
+    """A number of things, 1 or more; what is beyond any number of blocks is all of them."""
     try:
         number = int(text)
     except ValueError:
         number = 0
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of 1 or more")
-    return number
+    return min(number, sys.maxsize)
 
 
 def hex_bytes(text: str) -> bytes:

@@ -9,13 +9,14 @@ standard error.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
 
 import kvstore
 from kvstore.cli import check, doctor, dump, format, info, peers, unshare
-from kvstore.cli.exits import EXIT_INTERRUPTED, EXIT_TEXT, exit_status
+from kvstore.cli.exits import EXIT_DEVICE, EXIT_INTERRUPTED, EXIT_TEXT, exit_status
 from kvstore.cli.output import print_error
 from kvstore.errors import KvStoreError
 
@@ -60,17 +61,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     -------
     the exit status, see ``kvstore --help``.
     """
+    _open_standard_streams()
+    try:
+        try:
+            return _run(arguments)
+        finally:
+            sys.stdout.flush()  # so that a reader that went away or a full disk is noticed here
+    except BrokenPipeError:
+        _drop_output()  # `kvstore dump … | head`
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        _drop_output()
+        where = "standard output" if error.filename is None else error.filename
+        with contextlib.suppress(OSError):
+            print(f"error: {where}: {error.strerror}", file=sys.stderr, flush=True)
+        return EXIT_DEVICE
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     options = build_parser().parse_args(arguments)
     try:
         status: int = options.run(options)
-        sys.stdout.flush()  # so that a reader that went away is noticed here
-        return status
     except KvStoreError as error:
         print_error(error, as_json=options.json)
-        return exit_status(error)
-    except BrokenPipeError:
-        # `kvstore dump … | head`: the interpreter's own flush at exit must not complain a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return EXIT_INTERRUPTED
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        status = exit_status(error)
+    return status
+
+
+def _open_standard_streams() -> None:
+    """Whatever was closed (``kvstore … >&-``) goes nowhere, instead of to the file that is opened next."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+    sys.stdout = sys.stdout or open(os.devnull, "w")
+    sys.stderr = sys.stderr or open(os.devnull, "w")
+
+
+def _drop_output() -> None:
+    """The interpreter's own flush at exit must not complain a second time."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -32,11 +32,18 @@ __all__ = [
 _UNCUT_COLUMNS = 100_000
 
 
+class _Console(Console):
+    """A console that leaves a reader that went away to :func:`kvstore.cli.main`, as ``print`` does."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def make_console(*, stderr: bool = False) -> Console:
     """A console on the standard stream as it is now. Paths and keys are printed as they are, not as markup."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _UNCUT_COLUMNS
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

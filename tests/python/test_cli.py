@@ -220,6 +220,48 @@ def test_dump_into_a_pipe_that_closes_is_quiet(filled: str) -> None:
 
 # ---- what all verbs share ----
 
+ANY_VERB = ["info PATH", "check PATH", "dump PATH --json", "--help", "info /nowhere --json"]
+
+
+def run_in_shell(arguments: str, path: str, redirection: str) -> subprocess.CompletedProcess[str]:
+    command = f"{sys.executable} -m kvstore {arguments.replace('PATH', path)} {redirection}"
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", [verb for verb in ANY_VERB if verb != "--help"])  # argparse hides it
+def test_an_output_that_cannot_be_written_is_an_error_of_one_line(filled: str, arguments: str) -> None:
+    done = run_in_shell(arguments, filled, ">/dev/full")
+    assert (done.returncode, done.stderr) == (3, "error: standard output: No space left on device\n")
+
+
+@pytest.mark.parametrize("arguments", ANY_VERB)
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_standard_stream_that_is_closed_changes_nothing(filled: str, arguments: str, redirection: str) -> None:
+    expected = run_in_shell(arguments, filled, "")
+    done = run_in_shell(arguments, filled, redirection)
+    assert done.returncode == expected.returncode
+    assert done.stderr in ("", expected.stderr)
+
+
+@pytest.mark.parametrize("arguments", ANY_VERB)
+def test_a_reader_that_went_away_is_no_finding(filled: str, arguments: str) -> None:
+    done = run_in_shell(arguments, filled, "| true")
+    assert done.returncode in (0, 2, 130)
+    assert done.stderr == ""
+
+
+def test_a_limit_beyond_any_number_is_no_limit(run: Run, filled: str) -> None:
+    status, output = run("dump", filled, "--limit", 10**30, "--json")
+    assert (status, len(output.splitlines())) == (0, 10)
+
+
+def test_a_size_of_nothing_is_refused_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["format", str(tmp_path / "new.img"), "--size", "0"]) == 2
+    assert "size is 0: a store needs more than 33 MiB" in capsys.readouterr().err
+    assert not (tmp_path / "new.img").exists()
+
 
 @pytest.mark.parametrize("verb", ["info", "check", "dump"])
 def test_no_store_is_refused_with_the_reason(run: Run, verb: str, tmp_path: Path) -> None:

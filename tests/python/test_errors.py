@@ -240,7 +240,7 @@ def test_a_device_named_twice_or_not_at_all(pool_path):
     ("options", "error", "match"),
     [
         ({"size": "1MiB"}, errors.ConfigError, "1048576|1,048,576|1 MiB"),
-        ({"size": "0"}, errors.KvStoreError, "new.img"),
+        ({"size": "0"}, errors.ConfigError, "size is '0'"),
         ({"size": "-5"}, errors.ConfigError, "size is '-5'"),
         ({"size": "192MiB", "region_bytes": 1000}, errors.ConfigError, "region_bytes"),
         ({"size": "192MiB", "region_bytes": "1GiB"}, errors.ConfigError, "region"),
