@@ -87,6 +87,21 @@ CopyBytes read_copy(device::BlockingIo& io, uint16_t device_index, uint64_t offs
   return copy;
 }
 
+// Of a file that lost its end the first copy may be all that is left: no quorum, but not the same as no store either.
+Status check_not_cut_short(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes) {
+  const CopyBytes first = read_copy(io, device_index, 0);
+  Superblock superblock;
+  std::string why;
+  if (!first.readable || decode_superblock(page_of(first.page), 0, superblock, why) != format::CopyState::kValid ||
+      superblock.geometry.device_bytes <= device_bytes) {
+    return Status();
+  }
+  return Status(Code::kInvalid, format_text("cut short: %llu bytes are left of store %s, which was formatted with %llu",
+                                            static_cast<unsigned long long>(device_bytes),
+                                            format::uuid_text(superblock.store_uuid).c_str(),
+                                            static_cast<unsigned long long>(superblock.geometry.device_bytes)));
+}
+
 // What the copies just read say, or `otherwise`: they were judged when the store was found, a moment ago.
 Superblock superblock_of(const std::array<CopyBytes, kSuperblockCopies>& read, const Superblock& otherwise) {
   std::array<format::CopyRead, kSuperblockCopies> copies;
@@ -128,6 +143,7 @@ Result<Quorum> read_superblock(device::BlockingIo& io, uint16_t device_index, ui
     if (foreign.ok() && !foreign.value().empty()) {
       return Status(Code::kForeign, "no kvstore store here, but: " + foreign.value());
     }
+    KVS_TRY(check_not_cut_short(io, device_index, device_bytes));
   }
   KVS_TRY(status_of(quorum));
   return quorum;
