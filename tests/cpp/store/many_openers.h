@@ -60,6 +60,7 @@ class ManyOpeners {
   // Time passes, and the openers given (or all) are stepped meanwhile.
   void run(uint64_t duration_ns);
   void run_only(const std::set<uint32_t>& openers, uint64_t duration_ns);
+  void pass(uint64_t duration_ns) { clock_.sleep_ns(duration_ns); }  // nobody is stepped
   uint64_t now_ns() { return clock_.monotonic_ns(); }
 
   // ---- work; drives the opener until it has answered ----

@@ -184,6 +184,41 @@ TEST_F(Sharing, DeletesOutliveAWipedEngineInTheOpenersThatLiveThroughIt) {
   EXPECT_EQ(openers.get(2, 1).status, ItemStatus::kMiss);
 }
 
+TEST_F(Sharing, WhatOneOpenerReadsTheOthersDoNotReclaim) {
+  open_all(2);
+  // The oldest region is opener 1's favourite, of which opener 0 knows nothing but by its hits.
+  for (int number = 0; number < 8; ++number) ASSERT_EQ(openers.put(1, number, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  for (int number = 100; number < 500; ++number) {
+    ASSERT_EQ(openers.put(0, number).status, ItemStatus::kStored) << number;
+    if (number % 4 == 0) {
+      ASSERT_EQ(openers.get(1, 0).status, ItemStatus::kHit) << number;
+    }
+    if (number % 16 == 0) openers.run(11 * kSecondNs);  // so that it is told
+  }
+  EXPECT_EQ(openers.get(1, 0).status, ItemStatus::kHit);
+  EXPECT_EQ(openers.get(0, 0).status, ItemStatus::kHit);
+}
+
+TEST_F(Sharing, MissesDoNotMakeMoreReadsASecondThanAllowed) {
+  open_all(3);
+  for (uint32_t opener = 0; opener < 2; ++opener) {
+    ASSERT_EQ(openers.put(opener, static_cast<int>(opener), true).status, ItemStatus::kStored);
+  }
+  openers.run(kSecondNs);
+  const double before = openers.number(2, "peer_reads");
+  const uint64_t began_ns = openers.now_ns();
+  for (int i = 0; i < 40'000; ++i) {
+    EXPECT_FALSE(openers.contains(2, 1000 + i));
+    (void)openers.step(2);
+    if (i % 20 == 0) openers.pass(1'000'000);
+  }
+  const double seconds = static_cast<double>(openers.now_ns() - began_ns) / 1e9;
+  const double allowed = StoreOptions().shared.refresh_reads_per_s * (seconds + 1);
+  EXPECT_GT(openers.number(2, "peer_reads") - before, 100);
+  EXPECT_LE(openers.number(2, "peer_reads") - before, allowed);
+}
+
 TEST_F(Sharing, TheEnginesStateGrowsWithRegionsAndOpenersAndNotWithBlocks) {
   open_all(3);
   for (int number = 0; number < 300; ++number) {
