@@ -6,6 +6,8 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "binding/arguments.h"
@@ -24,6 +26,9 @@ using cluster::Operation;
 using cluster::Revision;
 using cluster::Snapshot;
 using cluster::TxnOutcome;
+
+// What a refused connection costs no time for.
+constexpr std::chrono::milliseconds kFailureTakes{50};
 
 // What a call makes and catches.
 struct Classes {
@@ -63,6 +68,7 @@ class Callee {
     if (fork_generation_ != device::fork_generation()) {
       return Status(Code::kClosed, "the metadata engine belongs to the parent process: open the pool after fork");
     }
+    const auto paced_until = std::chrono::steady_clock::now() + kFailureTakes;
     Result<decltype(f())> result = Status(Code::kClosed, "the interpreter exits");
     (void)with_gil([&] {
       try {
@@ -73,6 +79,7 @@ class Callee {
         result = Status(Code::kFailed, std::string("the metadata engine gave what it should not: ") + error.what());
       }
     });
+    if (result.status().code() == Code::kTimeout) std::this_thread::sleep_until(paced_until);
     return result;
   }
 

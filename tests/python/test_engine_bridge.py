@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 import weakref
 
 import pytest
@@ -63,6 +64,21 @@ def test_what_an_engine_raises_becomes_a_status(raised, seen, code, text):
         with pytest.raises(seen) as caught:
             call()
         assert (caught.value.code, str(caught.value)) == (code, text)
+
+
+def test_an_engine_that_fails_at_once_is_not_asked_without_pause():
+    asked = []
+
+    def fail(*unused):
+        asked.append(None)
+        raise errors.EngineError("connection refused")
+
+    engine = _core.CoreEngine.bridged(Scripted(fail))
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        with pytest.raises(errors.WaitTimeout):
+            engine.range("")
+    assert 1 <= len(asked) <= 11
 
 
 @pytest.mark.parametrize("answer", [None, 7, "text", (), Snapshot((1,), 2), Snapshot((KeyValue("a", "text", 1),), 2)])
