@@ -195,8 +195,10 @@ def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], 
     """
     scheme, _, rest = url.partition(":")
     if scheme == "sqlite" and (rest or default_path is not None):
-        from kvstore.cluster.sqlite import SqliteEngine
-
+        try:
+            from kvstore.cluster.sqlite import SqliteEngine
+        except ImportError as error:
+            raise ConfigError(f"engine {url!r}: this Python was built without SQLite: {error}") from error
         if not rest and default_path is not None:
             rest = default_path()
         return SqliteEngine(rest, timeout_s=timeout_s)

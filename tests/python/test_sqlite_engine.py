@@ -264,6 +264,24 @@ def test_a_file_that_is_no_database_is_an_error_that_names_it(path):
         open_engine(f"sqlite:{path}")
 
 
+def test_a_python_without_sqlite_says_so(path, python):
+    child = python(
+        """
+import sys
+sys.modules["sqlite3"] = None
+import kvstore.cluster
+try:
+    kvstore.cluster.open_engine("sqlite:" + sys.argv[1])
+except kvstore.ConfigError as error:
+    assert "built without SQLite" in str(error)
+    print("refused")
+""",
+        path,
+    )
+    assert child.stdout.readline() == "refused\n"
+    assert finish(child) == (0, "")
+
+
 # ---- forks ----
 
 
