@@ -8,7 +8,9 @@ Method: ``engine_history`` with several clients from a seed: threads of this pro
 from __future__ import annotations
 
 import contextlib
+import os
 import time
+from collections import Counter
 
 import pytest
 from engine_history import Client, check
@@ -21,6 +23,7 @@ from kvstore.cluster.native import NativeEngine
 from kvstore.errors import EngineError
 
 CLIENTS = 4
+SEEDS = 100
 PREFIX = "history/"
 WAIT_S_MAX = 60
 
@@ -36,11 +39,11 @@ def patiently(call):
             time.sleep(0.01)
 
 
-def run_clients(engines, reader, turns, during=lambda: None):
+def run_clients(engines, reader, turns, during=lambda: None, seed=0):
     """Counts of what ``turns`` calls of each engine came to, all explained by the reader's watch."""
     first = reader.range(PREFIX).revision
     watch = reader.watch(PREFIX, first)
-    clients = [Client(engine, PREFIX, seed, turns) for seed, engine in enumerate(engines, 1)]
+    clients = [Client(engine, PREFIX, CLIENTS * seed + number, turns) for number, engine in enumerate(engines)]
     for client in clients:
         client.start()
     during()
@@ -87,24 +90,45 @@ def test_the_check_finds_a_watch_with_a_gap(monkeypatch):
         run_clients([MemoryEngine(cluster) for _ in range(CLIENTS)], reader, turns=100)
 
 
-def test_answers_that_are_lost_leave_a_history_that_one_order_explains():
+def memory_history(seed):
     cluster = _core.MemoryCluster(0)
-    engines = [MemoryEngine(cluster, seed=seed, request_lost=0.1, reply_lost=0.1) for seed in range(CLIENTS)]
-    counts = run_clients(engines, MemoryEngine(cluster), turns=400)
+    seeds = range(CLIENTS * seed, CLIENTS * (seed + 1))
+    engines = [MemoryEngine(cluster, seed=seed, request_lost=0.1, reply_lost=0.1) for seed in seeds]
+    return run_clients(engines, MemoryEngine(cluster), turns=300, seed=seed)
+
+
+def sqlite_history(folder, seed, bridged):
+    with contextlib.ExitStack() as stack:
+        engines = [
+            stack.enter_context(contextlib.closing(open_engine(f"sqlite:{folder}/{seed}.db")))
+            for _ in range(CLIENTS + 1)
+        ]
+        seen = [NativeEngine(_core.CoreEngine.bridged(engine)) for engine in engines] if bridged else engines
+        return run_clients(seen[1:], seen[0], turns=60, seed=seed)
+
+
+def test_answers_that_are_lost_leave_a_history_that_one_order_explains():
+    counts = memory_history(1)
     assert min(counts.values()) > 20, counts
 
 
 @pytest.mark.parametrize("bridged", [False, True])
 def test_sqlite_has_a_history_that_one_order_explains(tmp_path, bridged):
-    with contextlib.ExitStack() as stack:
-        engines = [
-            stack.enter_context(contextlib.closing(open_engine(f"sqlite:{tmp_path}/engine.db")))
-            for _ in range(CLIENTS + 1)
-        ]
-        seen = [NativeEngine(_core.CoreEngine.bridged(engine)) for engine in engines] if bridged else engines
-        counts = run_clients(seen[1:], seen[0], turns=60)
+    counts = sqlite_history(tmp_path, 1, bridged)
     assert counts["unknown"] == counts["unknown but done"] == 0
     assert min(counts["applied"], counts["refused"], counts["ranges"]) > 0, counts
+
+
+@pytest.mark.slow
+def test_many_histories_have_one_order_that_explains_each(tmp_path):
+    first = int(os.environ.get("KVS_FIRST_SEED", "2"))
+    counts = Counter()
+    for seed in range(first, first + SEEDS):
+        print(f"KVS_FIRST_SEED={seed}")  # the last one printed is the one that failed
+        counts.update(memory_history(seed))
+        if seed % 4 == 0:
+            counts.update(sqlite_history(tmp_path, seed, bridged=seed % 8 == 0))
+    print(dict(counts))
 
 
 @pytest.mark.parametrize("kills", [0, 2])
