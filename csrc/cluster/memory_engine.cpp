@@ -58,7 +58,8 @@ uint64_t DriftingClock::monotonic_ns() {
 }
 
 void DriftingClock::sleep_ns(uint64_t duration_ns) {
-  base_.sleep_ns(static_cast<uint64_t>(static_cast<double>(duration_ns) / rate_));
+  // Rounded up: who sleeps until a moment again and again must get there.
+  base_.sleep_ns(static_cast<uint64_t>(static_cast<double>(duration_ns) / rate_) + (duration_ns == 0 ? 0 : 1));
 }
 
 // ---- the service -----------------------------------------------------------------------------------------------
