@@ -394,7 +394,11 @@ void Catalog::finish_put(Item& item) {
       DurableWaiter& waiter = joined.joined[i];
       if (!why.empty()) waiter.result = lost;
       if (why.empty()) waiter.result.bytes = item.payload_bytes;
-      if (why.empty() && joined.joined_durable[i]) {
+      if (why.empty() && joined.joined_durable[i] && !suspension_.ok()) {
+        // Stored, and perhaps durable in a while, like those that suspend() found waiting.
+        waiter.result = {.status = ItemStatus::kError, .code = suspension_.code()};
+        completions.push_back({std::move(waiter), suspension_.message()});
+      } else if (why.empty() && joined.joined_durable[i]) {
         open.waiters.push_back(std::move(waiter));
         device.commit_wanted = true;
         wake = true;
