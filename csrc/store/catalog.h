@@ -171,6 +171,7 @@ class Catalog {
   void lose(uint32_t number);
   std::optional<uint32_t> propose_victim(uint16_t device);
   void set_held_by_peer(uint32_t number, bool held);
+  void set_retired_below(uint32_t number, Generation below);  // nothing of lower lives is learnt
   // Lives below this generation are gone. True when one was there: its entries and readers are to go, then reclaimed().
   bool retire(uint32_t number, Generation below);
   bool is_retiring(uint32_t number);

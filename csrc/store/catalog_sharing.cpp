@@ -135,10 +135,16 @@ void Catalog::set_held_by_peer(uint32_t number, bool held) {
   space_changed(device);  // it can be reclaimed
 }
 
+// What the engine says last counts, also when it is lower: a failover may have forgotten that the region was retired,
+// and one that was rebuilt knows only what the device bears.
+void Catalog::set_retired_below(uint32_t number, Generation below) {
+  std::lock_guard lock(mutex_);
+  regions_[number].retired_below = below;
+}
+
 bool Catalog::retire(uint32_t number, Generation below) {
   std::lock_guard lock(mutex_);
   Region& region = regions_[number];
-  region.retired_below = std::max(region.retired_below, below);
   if (region.state == RegionState::kFree || region.generation >= below) return false;
   // Ours until a moment ago: its keeper ends what it has begun first.
   if (!region.open) region.state = RegionState::kRetiring;

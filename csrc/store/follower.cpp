@@ -202,15 +202,18 @@ void Follower::take_view(uint32_t number, const cluster::RegionView& view) {
   switch (view.hold) {
     case Hold::kFree:
       followed_.erase(number);
+      catalog_.set_retired_below(number, Generation{view.generation.value + 1});
       retire(number, Generation{view.generation.value + 1});
       catalog_.set_held_by_peer(number, false);
       return;
     case Hold::kRetiring:
       followed_.erase(number);
+      catalog_.set_retired_below(number, view.generation);
       retire(number, view.generation);
       catalog_.set_held_by_peer(number, false);
       return;
     case Hold::kSealed: {
+      catalog_.set_retired_below(number, {});
       catalog_.set_held_by_peer(number, false);
       // Read to its end already, by recovery or here.
       const Region known = catalog_.snapshot(number);
@@ -224,6 +227,7 @@ void Follower::take_view(uint32_t number, const cluster::RegionView& view) {
     }
     case Hold::kOwned: break;
   }
+  catalog_.set_retired_below(number, view.generation);
   // A life that this opener never heard of may lie between: what it knows is older all the same.
   retire(number, view.generation);
   if (view.mine) {
