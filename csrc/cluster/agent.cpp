@@ -210,7 +210,9 @@ void Agent::apply_region(const RegionKey& region, const KeyValue& item, bool era
   const bool by_us = !erased && entry.record.stamp.starts_with(nonce_);
   const bool mine = !erased && is_mine(region, entry.record);
   erased ? (void)regions_.erase(region) : (void)(regions_[region] = entry);
-  const bool is_free = !erased && entry.record.hold == Hold::kFree;
+  // Absent, after a rebuild: the device bears no life of it.
+  const bool is_unused = erased && recovered_;
+  const bool is_free = is_unused || (!erased && entry.record.hold == Hold::kFree);
   is_free ? (void)free_.insert(region) : (void)free_.erase(region);
   const bool is_retiring = !erased && entry.record.hold == Hold::kRetiring;
   is_retiring ? (void)retiring_.insert(region) : (void)retiring_.erase(region);
@@ -495,6 +497,7 @@ bool Agent::turn(uint64_t wait_ns) {
   if (!joined_) return true;
   bool worked = follow_changes(wait_ns);
   if (!joined_) return true;
+  if (!hears_) return worked;  // and what it knows is old
   if (told_unconfirmed_ || settled_at_ns_ != 0 || !former_.empty()) take_over_own();
   std::erase_if(former_, [this](uint64_t epoch) {
     const auto found = openers_.find(epoch);
@@ -530,18 +533,23 @@ void Agent::keep_lease() {
 }
 
 bool Agent::follow_changes(uint64_t wait_ns) {
-  if (watch_ == nullptr || clock_.monotonic_ns() >= next_resync_ns_) {
-    if (!resync().ok()) next_resync_ns_ = clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease;
-    return true;
+  if (clock_.monotonic_ns() >= next_resync_ns_) {
+    // Not sooner again: who cannot be asked is not to be asked without pause.
+    hears_ = resync().ok();
+    if (!hears_) next_resync_ns_ = clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease;
+    return hears_;
   }
+  if (watch_ == nullptr) return false;
   Result<std::vector<Change>> changes = watch_->poll(wait_ns);
   if (changes.status().code() == Code::kStale) {
-    (void)resync();
+    next_resync_ns_ = 0;
     return true;
   }
+  hears_ = changes.ok();
   if (!changes.ok()) {
     ++counters_.request_errors;
     trouble_ = changes.status();
+    next_resync_ns_ = std::min(next_resync_ns_, clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease);
     return false;
   }
   for (const Change& change : changes.value()) {
@@ -553,6 +561,7 @@ bool Agent::follow_changes(uint64_t wait_ns) {
 // ---- regions ---------------------------------------------------------------------------------------------------
 
 void Agent::recovered(const std::vector<RegionKey>& empty) {
+  recovered_ = true;
   for (const RegionKey& region : empty) {
     if (!regions_.contains(region)) free_.insert(region);
   }
@@ -671,17 +680,24 @@ bool Agent::report_sealed() {
     record.epoch = epoch_;
     return change_region(region, record) == Outcome::kApplied;
   };
+  bool worked = false;
   // Each list is taken whole: a change that is applied takes its region out of the lists.
   for (const RegionKey& region : std::exchange(to_seal_, {})) {
-    if (!change(region, Hold::kSealed, {})) to_seal_.push_back(region);
+    const bool done = change(region, Hold::kSealed, {});
+    worked |= done;
+    if (!done) to_seal_.push_back(region);
   }
   for (const RegionKey& region : std::exchange(to_free_, {})) {
-    if (!change(region, Hold::kFree, {})) to_free_.push_back(region);
+    const bool done = change(region, Hold::kFree, {});
+    worked |= done;
+    if (!done) to_free_.push_back(region);
   }
   for (const auto& [region, generation] : std::exchange(conflicts_, {})) {
-    if (!change(region, Hold::kSealed, generation)) conflicts_.emplace_back(region, generation);
+    const bool done = change(region, Hold::kSealed, generation);
+    worked |= done;
+    if (!done) conflicts_.emplace_back(region, generation);
   }
-  return true;
+  return worked;
 }
 
 bool Agent::report_deletes() {
@@ -714,7 +730,7 @@ bool Agent::report_deletes() {
     all = all && applied;
   }
   store_.deletes_done(all);
-  return true;
+  return all;
 }
 
 // S4: every opener that lives has seen that the region retires, and has no entry and no reader of it any more.

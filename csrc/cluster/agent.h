@@ -202,6 +202,7 @@ class Agent {
 
   std::string nonce_;
   uint64_t stamps_ = 0;
+  bool recovered_ = false;
   bool joined_ = false;
   bool wiped_ = false;
   bool was_wiped_ = false;  // while we were an opener
@@ -219,6 +220,7 @@ class Agent {
   Status trouble_;  // of the last request that failed
 
   std::unique_ptr<Watch> watch_;
+  bool hears_ = false;  // the engine answered when it was asked last what had changed
   std::string format_;
   std::string epoch_value_;
   bool epoch_known_ = false;

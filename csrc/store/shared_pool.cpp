@@ -126,11 +126,12 @@ Status SharedPool::start(Catalog& catalog, SpaceRegistry& spaces, Counters& coun
 
 void SharedPool::run() {
   while (true) {
+    const uint64_t began_ns = clock_.monotonic_ns();
     const bool worked = turn();
     std::unique_lock lock(mutex_);
     if (stopping_) break;
-    // The watch waits while there is one; else the engine is not to be asked without pause.
-    if (!worked && !agent_.joined()) {
+    // The watch waits while there is one that answers; else the engine is not to be asked without pause.
+    if (!worked && clock_.monotonic_ns() - began_ns < kWatchNs / 2) {
       changed_.wait_for(lock, std::chrono::nanoseconds(kWatchNs), [this] { return stopping_; });
     }
   }
