@@ -4,8 +4,11 @@
 // Several openers of one shared pool on one simulated disk, one engine in memory and one virtual clock, each driven by
 // hand: what is not stepped is paused. Judges every answer and every write:
 //   bytes     a get returns the bytes of its key, or misses
-//   writers   of a life of a region one opener writes headers, descriptors and payload, and nobody else
-//   durable   what was acknowledged as durable is a hit everywhere while nothing was reclaimed
+//   writers   of a life of a region one opener writes headers, descriptors and payload, and nobody else; and nobody
+//             begins to write to a life when another opener has begun a later one
+//   durable   what was acknowledged as durable, for a test to ask for
+// A write is judged when it is issued: one that lands late, from a killed or a paused opener, was its owner's to make.
+// With interleave(), others take their turns between any two requests of an opener to the engine and to the device.
 // Payload is computed from the key, so that any byte that is not the block's own is seen.
 
 #pragma once
@@ -33,6 +36,7 @@ struct OpenersSetup {
   uint64_t forgets_ns = 0;  // what a failover may forget
   bool drift = false;       // clocks of openers run up to a tenth fast or slow
   uint64_t latency_ns = 0;  // of the disk
+  bool early = false;       // what is in flight there may have moved in part
   uint64_t orphan_quarantine_ns = 3'600'000'000'000;
 };
 
@@ -53,10 +57,15 @@ class ManyOpeners {
   void kill(uint32_t opener);
   bool is_open(uint32_t opener) const { return openers_[opener].store != nullptr; }
   Store& store(uint32_t opener) { return *openers_[opener].store; }
-  void cut(uint32_t opener, bool cut);  // a partition between it and the metadata engine
+  void cut(uint32_t opener, bool cut);       // a partition between it and the metadata engine
+  void pause(uint32_t opener, bool paused);  // runs only when it is called, and when who waits would wait for it
+  bool is_paused(uint32_t opener) const { return paused_.contains(opener); }
 
   // ---- time ----
   bool step(uint32_t opener);
+  // In one of so many requests (0: in none) others run before it goes out; in one of so many of those for longer than
+  // a lease, as if the opener had been stopped between a decision and its deed.
+  void interleave(uint32_t one_in, uint32_t long_one_in);
   // Time passes, and the openers given (or all) are stepped meanwhile.
   void run(uint64_t duration_ns);
   void run_only(const std::set<uint32_t>& openers, uint64_t duration_ns);
@@ -68,24 +77,39 @@ class ManyOpeners {
   ItemResult get(uint32_t opener, int number);
   bool contains(uint32_t opener, int number);
   ItemResult erase(uint32_t opener, int number);
+  void pin(uint32_t opener, int number, bool pinned);
   Status flush(uint32_t opener);
-  Status refresh(uint32_t opener) { return store(opener).refresh(kLeaseNs); }
+  Status refresh(uint32_t opener);
   double number(uint32_t opener, const std::string& name);
 
   // Submitted and left alone: finished by later steps, or never. At most one at a time.
   void begin_put(uint32_t opener, int number, bool durable);
   void settle_puts(uint32_t opener);
+  size_t pending(uint32_t opener) const { return openers_[opener].pending.size(); }
+  std::vector<int> pending_numbers(uint32_t opener) const;
 
   cluster::MemoryCluster& cluster() { return *cluster_; }
   device::SimDisk& disk() { return *disk_; }
   SeededRandom& random() { return random_; }
   const std::set<int>& durable() const { return durable_; }
+  const std::set<int>& failed_puts() const { return failed_puts_; }  // of which something may be there all the same
+  uint64_t opening(uint32_t opener) const { return openers_[opener].opening; }
   const std::vector<std::string>& violations() const { return violations_; }
   std::string all_violations() const;
+  std::string describe();  // the engine's keys, and each region that was used: its writers, and what its headers say
+  void violation(const std::string& text) { violations_.push_back(text); }
+  // Of (region, generation): the openings that wrote it.
+  const std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>>& lives() const { return writers_; }
+  // As if both headers of a life that nobody here knows of had just landed.
+  void poke_headers(uint32_t region, Generation generation);
+
+  StoreOptions store_options;  // of the openings to come; what makes them openers of this pool is added
   const format::Geometry& geometry() const { return superblock_.geometry; }
 
  private:
   friend class WatchedQueue;
+  friend class WatchedEngine;
+  class Turn;
   struct Pending {
     int number = 0;
     bool durable = false;
@@ -96,6 +120,7 @@ class ManyOpeners {
     std::unique_ptr<Clock> clock;
     SeededRandom random{0};
     std::unique_ptr<cluster::MemoryEngine> engine;
+    std::unique_ptr<cluster::MetadataEngine> watched_engine;
     std::unique_ptr<Store> store;
     std::shared_ptr<bool> dead;  // of this opening: its device answers nothing any more
     uint64_t process_id = 0;
@@ -103,13 +128,10 @@ class ManyOpeners {
     SpaceId space;
     std::vector<Pending> pending;
   };
-  struct Issued {
-    uint64_t opening = 0;
-  };
 
-  void issued(const device::IoRequest* request, uint64_t opening);
-  void observe(const device::IoRequest& request);
-  void violation(const std::string& text) { violations_.push_back(text); }
+  void others_run(uint64_t opening);
+  void issued(const device::IoRequest& request, uint64_t opening);
+  void judge(uint64_t opening, uint32_t region, uint64_t generation, const char* what);
   JobRef finish(uint32_t opener, JobRef job);
   JobRef submit_put(uint32_t opener, int number, bool durable, Buffers& buffers, Status& status);
   void note_put(const Pending& put);
@@ -121,14 +143,19 @@ class ManyOpeners {
   std::shared_ptr<cluster::MemoryCluster> cluster_;
   format::Superblock superblock_;
   std::vector<Opener> openers_;
-  std::vector<std::unique_ptr<Opener>> graves_;
   std::set<uint64_t> processes_;  // that live
   uint64_t next_process_ = 100;
   uint64_t next_opening_ = 1;
-  std::map<const device::IoRequest*, Issued> issued_;
+  std::set<uint32_t> paused_;
+  std::set<uint32_t> in_turn_;  // inside a call: not to be entered again
+  uint32_t interleave_one_in_ = 0;
+  uint32_t interleave_long_one_in_ = 0;
   std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>> writers_;  // of (region, generation): openings
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> lives_;              // of (opening, region): its last generation
+  std::map<uint32_t, std::pair<uint64_t, uint64_t>> latest_;             // of a region: generation, opening
   std::set<int> durable_;
+  std::set<int> deleted_;  // ever
+  std::set<int> failed_puts_;
   std::vector<std::string> violations_;
 };
 

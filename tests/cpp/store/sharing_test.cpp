@@ -125,6 +125,27 @@ TEST_F(Sharing, AnOpenerThatCannotRenewStopsPuttingAndGoesOnReading) {
   EXPECT_EQ(openers.number(1, "rejoins"), 1);
 }
 
+TEST_F(Sharing, ADurablePutWhoseWriteEndsWhenTheLeaseHasEndedIsAnsweredToo) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  openers.disk().add_rule(
+      {.fault = device::SimFault::kStuck, .op = device::IoOp::kWrite, .first_byte = openers.geometry().data_offset});
+  openers.begin_put(0, 2, true);
+  openers.cut(0, true);
+  openers.run(2 * ManyOpeners::kLeaseNs);
+  openers.disk().release_stuck();
+  openers.run(kSecondNs);
+  EXPECT_EQ(openers.number(0, "jobs_in_flight"), 0);
+}
+
+TEST_F(Sharing, AnEngineThatDoesNotAnswerIsNotAskedWithoutPause) {
+  open_all(1);
+  const double before = openers.number(0, "engine_requests");
+  openers.cut(0, true);
+  openers.run(2 * ManyOpeners::kLeaseNs);
+  EXPECT_LT(openers.number(0, "engine_requests") - before, 200);
+}
+
 TEST_F(Sharing, APausedOpenerKeepsWhatNobodyTook) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1).status, ItemStatus::kStored);  // not durable: its descriptor is still to be written
@@ -182,6 +203,51 @@ TEST_F(Sharing, DeletesOutliveAWipedEngineInTheOpenersThatLiveThroughIt) {
   openers.run(4 * ManyOpeners::kLeaseNs);
   ASSERT_TRUE(openers.open(2).ok());
   EXPECT_EQ(openers.get(2, 1).status, ItemStatus::kMiss);
+}
+
+TEST_F(Sharing, S3_WithoutAFreshLeaseNotEvenWhatIsWaitingIsWritten) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  ASSERT_EQ(openers.put(0, 2).status, ItemStatus::kStored);  // its descriptor is still to be written
+  openers.cut(0, true);
+  openers.run_only({1}, ManyOpeners::kLeaseNs * 6 / 10);  // the lease has not ended
+  openers.run(kSecondNs);
+  ASSERT_TRUE(openers.refresh(1).ok());
+  EXPECT_FALSE(openers.contains(1, 2));
+}
+
+TEST_F(Sharing, S4_ARegionWithAReaderIsNotReusedByAnybody) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  openers.pin(1, 1, true);
+  ASSERT_EQ(openers.number(1, "pins"), 1);
+  const uint32_t region = openers.lives().begin()->first.first;
+  const auto lives_of_it = [&] {
+    return std::count_if(openers.lives().begin(), openers.lives().end(),
+                         [&](const auto& life) { return life.first.first == region; });
+  };
+  for (int number = 100; number < 400; ++number) openers.begin_put(0, number, false);
+  openers.run(3 * ManyOpeners::kLeaseNs);
+  EXPECT_EQ(lives_of_it(), 1);
+  openers.pin(1, 1, false);
+  openers.settle_puts(0);
+  EXPECT_GT(lives_of_it(), 1);
+}
+
+TEST_F(Sharing, S1_ALifeBeginsOnlyAboveWhatTheDeviceBears) {
+  open_all(2);
+  constexpr Generation kLanded{50};
+  for (uint32_t region = 0; region < openers.geometry().region_count; ++region) openers.poke_headers(region, kLanded);
+  for (int number = 0; number < 8; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  for (const auto& [life, writers] : openers.lives()) EXPECT_GT(life.second, kLanded.value) << life.first;
+}
+
+TEST_F(Sharing, S8_EveryReadIsVerified) {
+  openers.store_options.verify = Verify::kFirstRead;
+  EXPECT_EQ(openers.open(0).code(), Code::kInvalid);
+  openers.store_options.verify = Verify::kOff;
+  EXPECT_EQ(openers.open(0).code(), Code::kInvalid);
 }
 
 TEST_F(Sharing, WhatOneOpenerReadsTheOthersDoNotReclaim) {

@@ -1,0 +1,262 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// Goal: an agent grants its store a region only when the rules S1 to S7 of docs/sharing.md allow it.
+// Method: agents over stores that only answer and take notes, on one engine in memory and one clock. What the device
+// bears, who lives, who has let go, and which requests get through is the test's to say.
+
+#include "cluster/agent.h"
+
+#include <gtest/gtest.h>
+
+#include "cluster/memory_engine.h"
+
+namespace kvstore::cluster {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kLease = 10 * kSecond;
+constexpr Generation kOnDevice{5};  // of every region that was ever used
+
+class NotingStore final : public StoreSide {
+ public:
+  void joined(uint64_t) override {}
+  void openers_changed(uint32_t) override {}
+  void confirmed(uint64_t) override {}
+  void unconfirmed(const Status&) override {}
+  void region_changed(const RegionKey&, const RegionView&) override {}
+  void deleted(const RegionKey&, const DeadSlots&) override {}
+  void granted(const RegionKey& region, Generation spent) override { grants.emplace_back(region.region, spent.value); }
+  void lost(const RegionKey& region) override { losses.push_back(region.region); }
+  void state_was_rebuilt() override {}
+  void regions_read_by_others(std::span<const uint8_t>) override {}
+
+  uint32_t regions_wanted(uint16_t) override {
+    return wanted > grants.size() ? wanted - static_cast<uint32_t>(grants.size()) : 0;
+  }
+  Generation header_generation(const RegionKey& region) override { return generation_of(region.region); }
+  std::optional<RegionKey> victim(uint16_t) override { return victim_is; }
+  bool holds_nothing(const RegionKey&) override { return true; }
+  std::vector<RegionKey> take_sealed() override { return {}; }
+  std::vector<RegionKey> take_released() override { return {}; }
+  std::vector<std::pair<RegionKey, Generation>> take_conflicts() override { return {}; }
+  std::vector<std::pair<RegionKey, DeadSlots>> take_deletes() override { return {}; }
+  void deletes_done(bool) override {}
+  bool drained(const RegionKey&) override { return lets_go; }
+  std::vector<uint8_t> take_hits() override { return {}; }
+  Result<std::vector<HeaderFacts>> scan_headers() override {
+    std::vector<HeaderFacts> all;
+    for (uint32_t i = 0; i < regions; ++i) {
+      all.push_back({{0, i}, used.contains(i) ? Hold::kSealed : Hold::kFree, generation_of(i), 1});
+    }
+    return all;
+  }
+  Generation generation_of(uint32_t region) const { return used.contains(region) ? kOnDevice : Generation{}; }
+
+  uint32_t regions = 1;
+  std::set<uint32_t> used;  // sealed on the device
+  uint32_t wanted = 0;
+  std::optional<RegionKey> victim_is;
+  bool lets_go = true;
+  std::vector<std::pair<uint32_t, uint64_t>> grants;  // region, generation before it
+  std::vector<uint32_t> losses;
+};
+
+// Through which the test comes between two requests.
+class Interposed final : public MetadataEngine {
+ public:
+  Interposed(std::shared_ptr<MemoryCluster> cluster, Clock& clock, Random& random)
+      : engine_(std::move(cluster), clock, random) {}
+  Result<TxnOutcome> txn(std::span<const Compare> compares, std::span<const Operation> operations) override {
+    if (const auto hook = std::exchange(before_txn, nullptr)) hook();
+    return engine_.txn(compares, operations);
+  }
+  Result<Snapshot> range(std::string_view prefix) override { return engine_.range(prefix); }
+  Result<std::unique_ptr<Watch>> watch(std::string_view prefix, Revision after) override {
+    return engine_.watch(prefix, after);
+  }
+  Result<LeaseId> grant(uint64_t ttl_ns) override { return engine_.grant(ttl_ns); }
+  Status renew(LeaseId lease) override { return engine_.renew(lease); }
+  Status revoke(LeaseId lease) override { return engine_.revoke(lease); }
+  uint64_t forgets_ns() const override { return engine_.forgets_ns(); }
+
+  std::function<void()> before_txn;  // once
+
+ private:
+  MemoryEngine engine_;
+};
+
+struct Member {
+  Member(std::shared_ptr<MemoryCluster> cluster, Clock& clock, Random& random, uint64_t number, uint32_t regions,
+         const std::set<uint32_t>& used, bool first_ever)
+      : engine(std::move(cluster), clock, random) {
+    store.regions = regions;
+    store.used = used;
+    Agent::Setup setup;
+    setup.engine = &engine;
+    setup.prefix = "kvstore/test/";
+    setup.region_counts = {regions};
+    setup.epoch_floor = 1;
+    setup.identity.process_id = number;
+    setup.is_gone = [](const Opener&) { return false; };
+    const AgentOptions options{.lease_ns = kLease, .first_ever = first_ever};
+    agent = std::make_unique<Agent>(options, setup, store, clock, random);
+  }
+  Interposed engine;
+  NotingStore store;
+  std::unique_ptr<Agent> agent;
+};
+
+class Agents : public ::testing::Test {
+ protected:
+  void begin(uint32_t regions, const std::set<uint32_t>& used, uint64_t forgets_ns = 0) {
+    cluster_ = std::make_shared<MemoryCluster>(clock_, forgets_ns);
+    for (Member* const one : {a_ = make(1, regions, used), b_ = make(2, regions, used)}) {
+      for (int tries = 0; !one->agent->join().ok(); ++tries) {
+        ASSERT_LT(tries, 100);
+        clock_.sleep_ns(kSecond / 2);
+      }
+      std::vector<RegionKey> empty;
+      for (uint32_t i = 0; i < regions; ++i) {
+        if (!used.contains(i)) empty.push_back({0, i});
+      }
+      one->agent->recovered(empty);
+    }
+    run({a_, b_}, 2 * kSecond);
+  }
+  Member* make(uint64_t number, uint32_t regions, const std::set<uint32_t>& used) {
+    members_.push_back(std::make_unique<Member>(cluster_, clock_, random_, number, regions, used, first_ever_));
+    return members_.back().get();
+  }
+  void run(const std::vector<Member*>& whom, uint64_t duration_ns) {
+    for (const uint64_t end_ns = clock_.monotonic_ns() + duration_ns; clock_.monotonic_ns() < end_ns;) {
+      turn(whom);
+      clock_.sleep_ns(kSecond / 20);
+    }
+  }
+  void turn(const std::vector<Member*>& whom) {
+    for (Member* const one : whom) (void)one->agent->turn(0);
+  }
+  size_t grants() const { return a_->store.grants.size() + b_->store.grants.size(); }
+
+  bool is_rebuilt() { return !cluster_->range("kvstore/test/format").items.empty(); }
+
+  bool first_ever_ = true;
+  ManualClock clock_;
+  SeededRandom random_{1};
+  std::shared_ptr<MemoryCluster> cluster_;
+  std::vector<std::unique_ptr<Member>> members_;
+  Member* a_ = nullptr;
+  Member* b_ = nullptr;
+};
+
+TEST_F(Agents, S1_OfTwoThatTakeARegionAtTheSameTimeOneGetsIt) {
+  begin(1, {});
+  a_->store.wanted = b_->store.wanted = 1;
+  // After B made up its mind and before its request is there.
+  b_->engine.before_txn = [this] {
+    turn({a_});
+    turn({a_});
+  };
+  turn({b_});
+  run({a_, b_}, kSecond);
+  EXPECT_EQ(a_->store.grants.size(), 1u);
+  EXPECT_EQ(b_->store.grants.size(), 0u);
+  EXPECT_TRUE(a_->store.losses.empty());
+}
+
+TEST_F(Agents, S2_WhatAFailoverMayStillForgetIsNotGranted) {
+  begin(1, {}, kSecond);
+  a_->store.wanted = b_->store.wanted = 1;
+  turn({a_});
+  turn({a_});
+  cluster_->failover(kSecond);
+  run({b_}, 2 * kSecond);
+  run({a_, b_}, 2 * kSecond);
+  EXPECT_EQ(grants(), 1u);
+  EXPECT_EQ(b_->store.grants.size(), 1u);
+}
+
+TEST_F(Agents, S4_ARegionIsReusedOnceEverybodyHasLetGo) {
+  begin(1, {0});
+  a_->store.wanted = 1;
+  a_->store.victim_is = RegionKey{0, 0};
+  b_->store.lets_go = false;
+  run({a_, b_}, 2 * kLease);
+  EXPECT_TRUE(a_->store.grants.empty());
+  b_->store.lets_go = true;
+  run({a_, b_}, kSecond);
+  ASSERT_EQ(a_->store.grants.size(), 1u);
+  EXPECT_EQ(a_->store.grants[0].second, kOnDevice.value);
+}
+
+// What others have let go is told in revisions, and after a failover one of before may stand for something else.
+TEST_F(Agents, S4_WhatOthersLetGoBeforeAFailoverCountsForNothingAfterIt) {
+  begin(2, {0, 1}, kSecond);
+  Interposed other(cluster_, clock_, random_);
+  const Operation change{.key = "elsewhere", .value = "v"};
+  for (int i = 0; i < 50; ++i) ASSERT_TRUE(other.txn({}, {&change, 1}).ok());
+  a_->store.wanted = 1;
+  a_->store.victim_is = RegionKey{0, 0};
+  for (int i = 0; i < 5; ++i) turn({a_, b_});  // both have let region 0 go
+  b_->store.lets_go = false;
+  a_->store.wanted = 2;
+  a_->store.victim_is = RegionKey{0, 1};
+  a_->engine.before_txn = [this] { cluster_->failover(kSecond); };
+  turn({a_});
+  turn({a_});
+  const std::vector<KeyValue> record = cluster_->range("kvstore/test/r/0/1").items;
+  ASSERT_EQ(record.size(), 1u);
+  EXPECT_TRUE(record[0].value.starts_with("retiring ")) << record[0].value;
+}
+
+TEST_F(Agents, S5_ASilentOpenerKeepsItsRegionsUntilItIsKnownToBeGone) {
+  begin(1, {});
+  a_->store.wanted = 1;
+  run({a_, b_}, kSecond);
+  ASSERT_EQ(a_->store.grants.size(), 1u);
+  b_->store.wanted = 1;
+  run({b_}, 5 * kLease);
+  EXPECT_TRUE(b_->store.grants.empty());
+  run({a_, b_}, kLease);
+  EXPECT_TRUE(a_->store.losses.empty());
+}
+
+TEST_F(Agents, S7_AWipedEngineIsRebuiltWhenEverybodyHasStoppedWriting) {
+  first_ever_ = false;
+  begin(1, {0});
+  cluster_->wipe();
+  run({b_}, kLease * 9 / 10);
+  EXPECT_FALSE(is_rebuilt());
+  run({b_}, kLease / 2);
+  EXPECT_TRUE(is_rebuilt());
+}
+
+// A header of before the rebuild may still be on its way to the device.
+TEST_F(Agents, S7_NoLifeAfterARebuildHasAGenerationThatOneBeforeCouldHave) {
+  first_ever_ = false;
+  begin(1, {0});
+  cluster_->wipe();
+  run({a_, b_}, 2 * kLease);
+  a_->store.wanted = 1;
+  a_->store.victim_is = RegionKey{0, 0};
+  run({a_, b_}, kSecond);
+  ASSERT_EQ(a_->store.grants.size(), 1u);
+  EXPECT_GT(a_->store.grants[0].second, kOnDevice.value);
+}
+
+TEST_F(Agents, S7_RegionsThatWereNeverUsedCanBeTakenAfterARebuildToo) {
+  first_ever_ = false;
+  begin(2, {0});
+  a_->store.wanted = 1;
+  run({a_, b_}, kSecond);
+  ASSERT_EQ(a_->store.grants.size(), 1u);  // taken, and no header of it was written
+  cluster_->wipe();
+  run({a_, b_}, 2 * kLease);
+  b_->store.wanted = 1;
+  run({a_, b_}, kSecond);
+  EXPECT_EQ(b_->store.grants.size(), 1u);
+}
+
+}  // namespace
+}  // namespace kvstore::cluster
