@@ -137,7 +137,7 @@ def test_etcd_has_a_history_that_one_order_explains_also_when_it_is_killed(tmp_p
         pytest.skip(reason)
     with EtcdServer(tmp_path) as server, contextlib.ExitStack() as stack:
         engines = [
-            stack.enter_context(contextlib.closing(open_engine(f"etcd://{server.endpoint}", timeout_s=2)))
+            stack.enter_context(contextlib.closing(open_engine(f"etcd://{server.endpoint}", timeout_s=10)))
             for _ in range(CLIENTS + 1)
         ]
 

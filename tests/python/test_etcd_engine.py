@@ -36,7 +36,7 @@ def server(tmp_path):
 def connect(server):
     with contextlib.ExitStack() as engines:
 
-        def make(endpoints: str = server.endpoint, timeout_s: float = 2):
+        def make(endpoints: str = server.endpoint, timeout_s: float = 10):
             return engines.enter_context(contextlib.closing(open_engine(f"etcd://{endpoints}", timeout_s=timeout_s)))
 
         yield make
@@ -150,7 +150,7 @@ def test_of_several_endpoints_one_that_lives_is_enough(server, connect):
 
 
 def test_a_change_that_one_endpoint_may_have_got_is_not_sent_to_another(server, connect, mute):
-    engine = connect(f"{server.endpoint},{mute}", timeout_s=0.5)
+    engine = connect(f"{server.endpoint},{mute}", timeout_s=1.5)
     engine._ask_last(engine._clients[0])
     with pytest.raises(EngineError, match="does not answer"):
         engine.txn([Compare("a")], [Put("a", b"")])
@@ -158,12 +158,12 @@ def test_a_change_that_one_endpoint_may_have_got_is_not_sent_to_another(server, 
 
 
 def test_a_call_ends_within_its_time_limit(server, connect, mute):
-    engine = connect(f"{server.endpoint},{mute}", timeout_s=0.5)
+    engine = connect(f"{server.endpoint},{mute}", timeout_s=1.5)
     engine._ask_last(engine._clients[0])
     begin = time.monotonic()
     with pytest.raises(EngineError):
         engine.range("")
-    assert 0.4 < time.monotonic() - begin < 5
+    assert 1 < time.monotonic() - begin < 9
 
 
 def test_a_watch_that_nobody_polls_ends_with_its_thread(connect):
