@@ -330,7 +330,8 @@ print(*done_ns)
     child.stdin.flush()
     seen_ns = []
     while len(seen_ns) < 50:
-        seen_ns += [time.monotonic_ns()] * len(watch.poll(10))
+        changes = watch.poll(10)
+        seen_ns += [time.monotonic_ns()] * len(changes)
     done_ns = map(int, child.stdout.readline().split())
     late_ns = sorted(seen - done for seen, done in zip(seen_ns, done_ns, strict=True))
     # Without the bell half of them are seen later than 25 ms after the transaction.
