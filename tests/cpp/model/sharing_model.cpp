@@ -125,6 +125,17 @@ bool SharingModel::all_have_read(const State& state, Byte revision) const {
                      [revision](const EpochKeys& keys) { return !keys.live || keys.read >= revision; });
 }
 
+// The same, counting those as living whose end can still be forgotten.
+bool SharingModel::all_have_surely_read(const State& state, Byte revision) const {
+  for (Byte epoch = 1; epoch <= bounds_.epochs && rules_.s4_ends_settle; ++epoch) {
+    const EpochKeys& now = keys_of(state.engine, epoch);
+    const auto lived = [epoch](const Engine& engine) { return keys_of(engine, epoch).live != 0; };
+    const auto last = state.before.begin() + state.unsettled;
+    if (!now.live && std::any_of(state.before.begin(), last, lived)) return false;
+  }
+  return all_have_read(state, revision);
+}
+
 // S3, and S2 for what was taken over.
 bool SharingModel::may_write(const State& state, int o, int r) const {
   const Opener& opener = state.openers[static_cast<size_t>(o)];
@@ -537,7 +548,8 @@ void SharingModel::own_steps(const State& state, int o, int r, const Emit& emit)
     const Record& settled = state.unsettled == 0 ? record : state.before[0].regions[at];
     const bool stands =
         record.same_value(view.own) && settled.same_value(view.own) && opener.format == state.engine.format;
-    const bool waits = view.phase == kReused && rules_.s4_check_again && !all_have_read(state, view.own.revision);
+    const bool waits =
+        view.phase == kReused && rules_.s4_check_again && !all_have_surely_read(state, view.own.revision);
     if ((stands && !waits) || !rules_.s2_take) {
       State next = state;
       View& there = next.openers[self].views[at];

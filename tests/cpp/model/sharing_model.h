@@ -33,6 +33,7 @@ struct Rules {
   bool s4_history = true;        // and only if the last change they saw is in this history
   bool s4_live_first = true;     // live key, then snapshot
   bool s4_check_again = true;    // of the live keys, when the reuse cannot be forgotten any more
+  bool s4_ends_settle = true;    // and the end of a lease counts when it cannot be forgotten either
   bool s5_proof = true;          // the owner is known to be gone, not just without a lease
   bool s5_drained = true;        // an epoch is said to be gone when all its writes have ended
   bool s6_compare = true;        // own regions are taken over record by record
@@ -113,6 +114,7 @@ class SharingModel {
   bool unchanged(const Record& current, const Record& expected) const;
   bool is_gone(const State& state, Byte epoch) const;
   bool all_have_read(const State& state, Byte revision) const;
+  bool all_have_surely_read(const State& state, Byte revision) const;
   bool may_write(const State& state, int o, int r) const;
   Byte next_generation(const State& state, int r, const Record& record) const;
   Write next_write(const State& state, int o, int r, bool seal) const;
