@@ -365,6 +365,8 @@ class _Registry:
                 pool._core.close(max(0.0, deadline - time.monotonic()))
             except KvStoreError as error:
                 _log.error("closing %r at exit: %s", pool, error)
+            if pool._engine is not None:
+                pool._engine.close()
 
 
 def _identities(paths: list[str]) -> frozenset[Any]:

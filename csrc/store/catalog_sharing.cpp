@@ -312,6 +312,7 @@ std::vector<Catalog::DeletedSlots> Catalog::take_deleted() {
     const Region& region = regions_[number];
     if (!region.dead.empty()) taken.push_back({number, region.generation, region.dead});
   }
+  deletes_under_way_ = !taken.empty();
   return taken;
 }
 
@@ -327,9 +328,14 @@ void Catalog::tell_deletes_again() {
   }
 }
 
+void Catalog::deletes_told() {
+  std::lock_guard lock(mutex_);
+  deletes_under_way_ = false;
+}
+
 bool Catalog::deletes_wait() {
   std::lock_guard lock(mutex_);
-  return !deleted_in_.empty();
+  return !deleted_in_.empty() || deletes_under_way_;
 }
 
 }  // namespace kvstore::store

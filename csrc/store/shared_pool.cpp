@@ -184,10 +184,7 @@ Status SharedPool::refresh(uint64_t timeout_ns) {
 }
 
 Status SharedPool::flush(uint64_t timeout_ns) {
-  if (!catalog_->deletes_wait()) {
-    std::lock_guard lock(mutex_);
-    if (flush_requested_ == flush_finished_ && deletes_told_.empty()) return {};
-  }
+  if (!catalog_->deletes_wait()) return {};
   std::unique_lock lock(mutex_);
   const uint64_t ticket = ++flush_requested_;
   if (!options_.threaded) {
@@ -361,6 +358,7 @@ void SharedPool::deletes_done(bool all) {
     for (const uint32_t number : deletes_told_) catalog_->deleted_again(number);
   }
   deletes_told_.clear();
+  catalog_->deletes_told();
 }
 
 bool SharedPool::drained(const RegionKey& region) {
