@@ -110,6 +110,7 @@ std::string line_of(const Step& step) {
   std::string text;
   if (step.opener >= 0) text += "opener " + std::to_string(step.opener) + ": ";
   text += step.what;
+  if (step.reply_lost) text += ", and its reply is lost";
   if (step.region >= 0) text += " (region " + std::to_string(step.region) + ")";
   return text;
 }

@@ -172,6 +172,13 @@ void SharingModel::see(State& state, int o, int r) const {
   view.believed = record;
   if (record.generation > view.entry) view.entry = 0;
   if (view.phase == kNone || record.same_value(view.own)) return;
+  const bool taken_over = record.hold == kOwned && record.epoch == opener.epoch && view.own.epoch != opener.epoch &&
+                          record.generation == view.own.generation;
+  if (taken_over && view.phase >= kTaken) {  // by us: its reply was lost
+    view.own = record;
+    view.unsettled = rules_.s2_take_over;
+    return;
+  }
   const bool rebuilt_as_ours = record.rebuilt && record.hold == kOwned && record.generation == view.own.generation;
   if (rebuilt_as_ours && opener.epoch != view.own.epoch) return;  // S6: it will be taken over
   if (!rules_.s6_compare) return;
@@ -192,6 +199,23 @@ void SharingModel::snapshot(State& state, int o) const {
     opener.last_region = byte_of(r + 1);
     opener.last_stamp = record.stamp;
   }
+}
+
+// What is learnt of a transaction that was done: its reply, or, if that is lost, nothing. What was to be given up by it
+// is given up then all the same.
+void SharingModel::transacted(const State& before, const State& after, const Step& step, const Emit& emit) const {
+  emit(after, step);
+  if (before.replies_lost >= bounds_.replies_lost) return;
+  const auto o = static_cast<size_t>(step.opener);
+  State next = after;
+  ++next.replies_lost;
+  next.openers[o] = before.openers[o];
+  if (after.openers[o].views[static_cast<size_t>(step.region)].phase == kNone && rules_.s1_given_up) {
+    next.openers[o].views[static_cast<size_t>(step.region)].phase = kNone;
+  }
+  Step lost = step;
+  lost.reply_lost = lost.fault = true;
+  emit(next, lost);
 }
 
 // ---- the world -----------------------------------------------------------------------------------------------------
@@ -519,7 +543,7 @@ void SharingModel::own_steps(const State& state, int o, int r, const Emit& emit)
     there.phase = phase;
     there.unsettled = unsettled;
     if (wanted.generation > there.entry) there.entry = 0;
-    emit(next, {.what = what, .opener = o, .region = r});
+    transacted(state, next, {.what = what, .opener = o, .region = r}, emit);
   };
 
   // take
@@ -577,10 +601,11 @@ void SharingModel::own_steps(const State& state, int o, int r, const Emit& emit)
       State next = state;
       next.openers[self].views[at].phase = kHeadersRead;
       emit(next, {.what = "reads the headers: lower generations", .opener = o, .region = r});
-    } else if (guard(state, o) && record.same_value(view.own)) {
+    } else if (guard(state, o) && record.same_value(view.own) && opener.checked == kNoWrite &&
+               !has_payload_on_its_way(region, o)) {
+      const bool is_over = header.sealed || header.owner == o + 1;
       transact("reads the headers: as high a generation; corrects the engine",
-               {.hold = header.sealed ? kSealed : kOwned, .generation = header.generation, .epoch = header.epoch},
-               kNone, 0);
+               {.hold = is_over ? kSealed : kOwned, .generation = header.generation, .epoch = header.epoch}, kNone, 0);
     }
   }
 
@@ -612,7 +637,7 @@ void SharingModel::reclaim_steps(const State& state, int o, int r, const Emit& e
     State next = state;
     View& there = next.openers[self].views[at];
     there.own = record;
-    there.phase = seen.hold == kOwned ? kTaken : kRetired;
+    there.phase = seen.hold == kOwned ? kReused : kRetired;
     there.came_back = rules_.s2_no_release;
     emit(next, {.what = "finds a record of its own that it does not hold", .opener = o, .region = r});
   }
@@ -624,7 +649,7 @@ void SharingModel::reclaim_steps(const State& state, int o, int r, const Emit& e
     View& there = next.openers[self].views[at];
     there.believed = there.own = next.engine.regions[at];
     there.phase = kRetired;
-    emit(next, {.what = "goes on with a retiring", .opener = o, .region = r});
+    transacted(state, next, {.what = "goes on with a retiring", .opener = o, .region = r}, emit);
   }
   const bool orphan = seen.hold == kOwned && !own && is_gone(state, seen.epoch);
   if (view.phase == kNone && unchanged(record, seen) && (seen.hold == kSealed || orphan)) {
@@ -642,7 +667,8 @@ void SharingModel::reclaim_steps(const State& state, int o, int r, const Emit& e
       const bool by_the_rules = record.same_value(seen) && (seen.hold == kSealed || keys.gone ||
                                                             (keys.who != 0 && state.openers[keys.who - 1u].crashed));
       if (by_the_rules) next.regions[at].retired = std::max(next.regions[at].retired, seen.generation);
-      emit(next, {.what = orphan ? "retires an orphan" : "retires the region", .opener = o, .region = r});
+      transacted(state, next, {.what = orphan ? "retires an orphan" : "retires the region", .opener = o, .region = r},
+                 emit);
     }
   }
   if (view.phase == kRetired && (!rules_.s4_wait || all_have_read(state, view.own.revision))) {
@@ -657,7 +683,7 @@ void SharingModel::reclaim_steps(const State& state, int o, int r, const Emit& e
     View& there = next.openers[self].views[at];
     there.believed = there.own = next.engine.regions[at];
     there.phase = kReused;
-    emit(next, {.what = "reuses the region", .opener = o, .region = r});
+    transacted(state, next, {.what = "reuses the region", .opener = o, .region = r}, emit);
   }
 }
 

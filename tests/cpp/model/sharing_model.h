@@ -23,6 +23,7 @@ struct Rules {
   bool s1_headers_first = true;       // both headers are read before the first write of a life
   bool s1_release_spends = true;      // a generation that was owned is not given again
   bool s1_foreign_copy_first = true;  // a header write replaces the copy that is not of this life
+  bool s1_given_up = true;            // what was asked to be released is not used, whatever the answer
   bool s2_take = true;                // used when read back after what can be forgotten
   bool s2_take_over = true;
   bool s2_own_records = true;  // a record of its own that a failover brought back is taken up again
@@ -58,6 +59,7 @@ struct Bounds {
   int failovers = 0;
   int crashes = 0;
   int wipes = 0;
+  int replies_lost = 0;  // of transactions on a record, which were done
   bool reads = true;
   bool releases = true;
   bool leases_end = true;   // of openers that have not crashed
@@ -71,6 +73,7 @@ struct Step {
   int opener = -1;
   int region = -1;
   const char* violation = nullptr;
+  bool reply_lost = false;
   bool fault = false;  // nobody is obliged to do it: it does not count as a way out (P5)
 };
 
@@ -122,6 +125,7 @@ class SharingModel {
   void put_record(State& state, int r, Record record) const;
   void see(State& state, int o, int r) const;
   void snapshot(State& state, int o) const;
+  void transacted(const State& before, const State& after, const Step& step, const Emit& emit) const;
 };
 
 // For traces.

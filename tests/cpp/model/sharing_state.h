@@ -136,7 +136,7 @@ struct Region {
 };
 
 struct State {
-  Byte crashes = 0, failovers = 0, wipes = 0;
+  Byte crashes = 0, failovers = 0, wipes = 0, replies_lost = 0;
   Byte stamps = 0;  // highest in use
   Byte incarnations = 1;
   Byte epochs_given = 0;  // ghost: the highest epoch ever given
