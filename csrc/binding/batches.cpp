@@ -9,6 +9,7 @@
 #include <nanobind/stl/shared_ptr.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 
 #include "binding/gil.h"
@@ -206,12 +207,13 @@ std::optional<uint64_t> get_one(PoolHandle& pool, uint32_t space, nb::object key
                     number_text(item.length_bytes));
     }
   }
-  const store::ItemResult result = without_gil([&] { return store->get_one(item); });
+  std::string text;
+  const store::ItemResult result = without_gil([&] { return store->get_one(item, &text); });
   if (result.status == store::ItemStatus::kHit) return result.bytes;
   if (result.status == store::ItemStatus::kMiss) return std::nullopt;
   if (result.code == Code::kTimeout) buffers.leak();  // I11: the piece may still be in flight
-  std::string text = std::string("get of one block: ") + code_name(result.code);
-  if (result.code == Code::kInvalid) {
+  if (text.empty()) text = std::string("get of one block: ") + code_name(result.code);
+  if (result.code == Code::kInvalid && result.io_errno != EFAULT) {
     const KeyRef ref{item.space, item.salt, item.key};
     int64_t payload_bytes = -1;
     store->lookup({&ref, 1}, false, {&payload_bytes, 1});

@@ -6,6 +6,8 @@
 
 #include "store/store.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -392,9 +394,10 @@ Result<JobRef> Store::prefetch(std::span<const KeyRef> keys, const SubmitOptions
   return job;
 }
 
-ItemResult Store::get_one(const GetItem& wanted) {
+ItemResult Store::get_one(const GetItem& wanted, std::string* error_text) {
   StoreCore& core = *core_;
-  const auto refuse = [](const Status& status) {
+  const auto refuse = [error_text](const Status& status) {
+    if (error_text != nullptr) *error_text = status.message();
     return ItemResult{.status = ItemStatus::kError, .code = status.code(), .io_errno = status.io_errno()};
   };
   const StoreCore::Call call(core);
@@ -409,6 +412,7 @@ ItemResult Store::get_one(const GetItem& wanted) {
         if (!step()) core.clock->sleep_ns(kIdleStepNs);  // a simulated device with latency waits for the clock
       }
     }
+    if (error_text != nullptr) *error_text = job.value()->error_text(0);
     return job.value()->result(0);
   };
   Item item;
@@ -565,6 +569,17 @@ Status Store::release(void* memory) {
   return {};
 }
 
+namespace {
+
+// By its two ends, at once, however long it is: what is between is the kernel's to refuse.
+bool is_mapped(void* base, uint64_t bytes) {
+  unsigned char resident = 0;
+  uint8_t* const last_page = static_cast<uint8_t*>(base) + align_down(bytes - 1, kPageBytes);
+  return mincore(base, kPageBytes, &resident) == 0 && mincore(last_page, kPageBytes, &resident) == 0;
+}
+
+}  // namespace
+
 Status Store::register_memory(void* base, uint64_t bytes) {
   StoreCore& core = *core_;
   const StoreCore::Call call(core);
@@ -574,6 +589,10 @@ Status Store::register_memory(void* base, uint64_t bytes) {
                   format_text("memory to register must start on a page: address %% 4096 is %llu, %llu bytes",
                               static_cast<unsigned long long>(reinterpret_cast<uintptr_t>(base) % kPageBytes),
                               static_cast<unsigned long long>(bytes)));
+  }
+  if (!is_mapped(base, bytes)) {
+    return Status(Code::kInvalid, format_text("memory to register is %llu bytes from %p on, not all of it mapped",
+                                              static_cast<unsigned long long>(bytes), base));
   }
   std::lock_guard lock(core.memory_mutex);
   if (core.registrations.contains(base)) return Status(Code::kInvalid, "this memory is registered already");

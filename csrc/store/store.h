@@ -55,8 +55,9 @@ class Store {
   Result<JobRef> prefetch(std::span<const KeyRef> keys, const SubmitOptions& options,
                           std::shared_ptr<CompletionQueue> queue);
 
-  // One block on the caller's own thread: no hand-over when the engine is idle. Blocks for the I/O.
-  ItemResult get_one(const GetItem& item);
+  // One block on the caller's own thread: no hand-over when the engine is idle. Blocks for the I/O. `error_text` gets
+  // what Job::error_text() would say.
+  ItemResult get_one(const GetItem& item, std::string* error_text = nullptr);
 
   // ---- index only: no I/O ----
   // payload_bytes of each key, or -1. With `pin`, every hit is pinned (counted) until unpin or the lease ends:

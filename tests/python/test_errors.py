@@ -627,6 +627,8 @@ def test_a_failing_read_is_a_device_error_with_its_place(disk, sim_pool):
     with pytest.raises(errors.DeviceError) as caught:
         space.get(b"key", bytearray(3))
     assert caught.value.errno == errno.EIO
+    for part in (disk.path, str(block.offset_bytes), "Input/output error"):
+        assert part in str(caught.value)
     result = space.get_many([b"key"], [bytearray(3)]).wait(10)[0]
     assert isinstance(result.error, errors.DeviceError)
     assert str(block.offset_bytes) in str(result.error)
