@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias, Union
 
 from kvstore import _core, cluster, testing
+from kvstore._arguments import flag
 from kvstore._core import BlockInfo, Buffer, Eviction
 from kvstore.cluster import records
 from kvstore.errors import BusyError, ConfigError, KvStoreError
@@ -485,11 +486,11 @@ def _listed(block: BlockInfo) -> BlockInfo:
 def open(
     paths: Paths,
     *,
-    mode: Mode = "owner",
+    mode: Mode | None = None,
     engine: str | cluster.MetadataEngine | None = None,
     verify: Verify | None = None,
-    read_only: bool = False,
-    wait_s: float = 0,
+    read_only: bool | None = None,
+    wait_s: float | None = None,
     device_kind: DeviceKind | None = None,
     window_bytes: Size | None = None,
     engine_threads: int | None = None,
@@ -514,6 +515,8 @@ def open(
 
     Parameters
     ----------
+    None means the default, for each of them but the paths.
+
     paths : a device or file, or a list of all devices of the pool in any order. Prefer /dev/disk/by-id names.
     mode : ``"owner"`` (default): one opener at a time. ``"shared"``: any number of processes and hosts put and get
         (docs/sharing.md); the first one makes an owner-mode pool a shared one, ``kvstore unshare`` undoes that.
@@ -562,9 +565,11 @@ def open(
     -----
     Blocking; releases the GIL. Reads all descriptors, 128 bytes a block.
     """
+    read_only = flag(read_only, "read_only", default=False)
+    mode = "owner" if mode is None else mode
     options = {
         "verify": verify,
-        "read_only": bool(read_only),
+        "read_only": read_only,
         "device_kind": device_kind,
         "window_bytes": None if window_bytes is None else parse_size(window_bytes, "window_bytes"),
         "engine_threads": engine_threads,
@@ -581,13 +586,13 @@ def open(
         "failures_max": failures_max,
         "free_regions_target": free_regions_target,
         "mode": mode,
-        "engine": _check_mode(mode, engine, bool(read_only)),
+        "engine": _check_mode(mode, engine, read_only),
         "lease_s": lease_s,
         "orphan_quarantine_s": orphan_quarantine_s,
         "refresh_interval_ms": refresh_interval_ms,
         "refresh_reads_per_s": refresh_reads_per_s,
     }
-    return _registry.open(_paths(paths), options, _seconds(wait_s, "wait_s"))
+    return _registry.open(_paths(paths), options, 0.0 if wait_s is None else _seconds(wait_s, "wait_s"))
 
 
 def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:") -> None:
@@ -640,7 +645,7 @@ def _format_options(
         "region_bytes": None if region_bytes is None else parse_size(region_bytes, "region_bytes"),
         "block_bytes": None if block_bytes is None else parse_size(block_bytes, "block_bytes"),
         "min_block_bytes": None if min_block_bytes is None else parse_size(min_block_bytes, "min_block_bytes"),
-        "force": bool(force),
+        "force": flag(force, "force"),
         "device_kind": device_kind,
     }
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, overload
 
 from kvstore import _core
+from kvstore._arguments import flag
 from kvstore._core import BlockInfo, Result
 from kvstore.errors import ConfigError
 from kvstore.job import CompletionQueue, Job
@@ -165,7 +166,9 @@ class Space:
         -----
         Blocking. The buffer is free again when this returns. One device write and one checksum pass.
         """
-        return self._core.put_one(self._id, key, value, parent, depth, salt, meta, bool(durable), bool(page_hashes))
+        return self._core.put_one(
+            self._id, key, value, parent, depth, salt, meta, flag(durable, "durable"), flag(page_hashes, "page_hashes")
+        )
 
     def get(
         self, key: bytes, out: BlockBuffer, *, salt: bytes = b"", offset: int = 0, nbytes: int | None = None
@@ -248,7 +251,8 @@ class Space:
         Does not block. Trouble of single items is in their results.
         """
         core = self._core.put_many(
-            self._id, keys, values, parents, depths, salts, metas, bool(chain), bool(durable), bool(page_hashes),
+            self._id, keys, values, parents, depths, salts, metas,
+            flag(chain, "chain"), flag(durable, "durable"), flag(page_hashes, "page_hashes"),
             _queue(queue), tag, deadline_ms, priority,
         )  # fmt: skip
         return Job(core)
@@ -350,15 +354,15 @@ class Space:
         -----
         No I/O: a block that does not verify when read is still a miss then. About 0.1 us a key. Counts as a use.
         """
-        if isinstance(keys, bytes):
-            return self._core.contains(self._id, [keys], salts, bool(pin))[0]
-        return self._core.contains(self._id, keys, salts, bool(pin))
+        if isinstance(keys, (bytes, bytearray, memoryview)):
+            return self._core.contains(self._id, [bytes(keys)], salts, flag(pin, "pin"))[0]
+        return self._core.contains(self._id, keys, salts, flag(pin, "pin"))
 
     def lookup(
         self, keys: Sequence[bytes], pin: bool = False, *, salts: bytes | Sequence[bytes | None] = b""
     ) -> list[int]:
         """Payload bytes of each block, or -1 where it is not there. Otherwise as :meth:`contains`."""
-        return self._core.lookup(self._id, keys, salts, bool(pin))
+        return self._core.lookup(self._id, keys, salts, flag(pin, "pin"))
 
     def match_prefix(
         self, keys: Sequence[bytes], pin: bool = False, *, salts: bytes | Sequence[bytes | None] = b""
@@ -375,7 +379,7 @@ class Space:
         -----
         No I/O; at most 0.3 ms for 1,000 keys. Counts as a use of the run, tail first.
         """
-        return self._core.match_prefix(self._id, keys, salts, bool(pin))
+        return self._core.match_prefix(self._id, keys, salts, flag(pin, "pin"))
 
     def unpin(self, keys: Sequence[bytes], *, salts: bytes | Sequence[bytes | None] = b"") -> None:
         """Undo one pin of each key. Keys that are not pinned are left alone. No I/O."""

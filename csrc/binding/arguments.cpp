@@ -40,6 +40,12 @@ std::string message_text(nb::handle object) {
 
 namespace {
 
+// One value, where a sequence could stand: arrays have a buffer too, and are sequences.
+bool is_bytes_like(nb::handle object) {
+  PyObject* const given = object.ptr();
+  return PyBytes_Check(given) || PyByteArray_Check(given) || PyMemoryView_Check(given);
+}
+
 bool is_iterable(nb::handle object) { return nb::hasattr(object, "__iter__") || PySequence_Check(object.ptr()) != 0; }
 
 }  // namespace
@@ -115,7 +121,7 @@ Texts Texts::of_optional(nb::handle object, const char* name, ByteLimits limits,
     texts.views_.resize(count);
     return texts;
   }
-  if (PyBytes_Check(object.ptr())) {
+  if (is_bytes_like(object)) {
     texts.add(object, {name}, limits);
     const std::string_view view = texts.views_.front();
     texts.views_.assign(count, view);

@@ -54,7 +54,7 @@ struct ByteLimits {
   size_t max_bytes;
 };
 inline constexpr ByteLimits kKeyLimits{1, 1024};
-inline constexpr ByteLimits kParentLimits{0, 1024};
+inline constexpr ByteLimits kParentLimits{1, 1024};  // None is none
 inline constexpr ByteLimits kSaltLimits{0, 1024};
 inline constexpr ByteLimits kMetaLimits{0, 28};
 
@@ -70,7 +70,7 @@ class Texts {
   void reserve(size_t count);
 
   static Texts of_sequence(nb::handle object, const char* name, ByteLimits limits);
-  // None: `count` empty ones. One bytes object: used for all. Else a sequence of `count`; its items may be None.
+  // None: `count` empty ones. One bytes-like object: used for all. Else a sequence of `count`; its items may be None.
   static Texts of_optional(nb::handle object, const char* name, ByteLimits limits, size_t count);
 
   size_t size() const { return views_.size(); }

@@ -116,19 +116,10 @@ bool JobHandle::wait(uint64_t timeout_ns) {
   return done();
 }
 
-void JobHandle::cancel(int64_t item) {
+void JobHandle::cancel(std::optional<uint32_t> item) {
   if (done()) return;
-  if (item >= static_cast<int64_t>(size()) || item < -1) {
-    raise_invalid("item is " + std::to_string(item) + ", the job has " + number_text(size()) + " items");
-  }
   store::JobRef job = job_;
-  without_gil([&] {
-    if (item < 0) {
-      job->cancel();
-    } else {
-      job->cancel_item(static_cast<uint32_t>(item));
-    }
-  });
+  without_gil([&] { item ? job->cancel_item(*item) : job->cancel(); });
 }
 
 void JobHandle::notify(const QueueHandle& queue) {
@@ -283,7 +274,10 @@ False
           nb::arg("timeout_s").none())
       .def(
           "cancel",
-          [](JobHandle& job, nb::object item) { job.cancel(item.is_none() ? -1 : parse_i32(item, {"item"})); },
+          [](JobHandle& job, nb::object item) {
+            if (item.is_none()) return job.cancel({});
+            job.cancel(static_cast<uint32_t>(parse_u64(item, {"item"}, job.size() - 1)));
+          },
           nb::arg("item").none())
       .def("notify", &JobHandle::notify, nb::arg("queue"))
       .def("results",

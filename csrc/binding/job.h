@@ -13,6 +13,7 @@
 
 #include <list>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "binding/buffers.h"
@@ -59,9 +60,9 @@ class JobHandle {
   uint32_t size() const { return job_->size(); }
   const void* key() const { return job_.get(); }
   bool complete() const { return job_->done(); }
-  bool done();                     // the same; gives the buffers back when it is
-  bool wait(uint64_t timeout_ns);  // without the GIL; signal handlers run meanwhile on the main thread
-  void cancel(int64_t item);       // -1: all
+  bool done();                                // the same; gives the buffers back when it is
+  bool wait(uint64_t timeout_ns);             // without the GIL; signal handlers run meanwhile on the main thread
+  void cancel(std::optional<uint32_t> item);  // -1: all
   void notify(const QueueHandle& queue);
   void refuse_abandoned() const;  // raises when the pool was closed with pieces of the job in the device
   ItemOutcome result(uint32_t item) const;

@@ -47,8 +47,10 @@ def test_keys_are_bytes_of_any_length_up_to_1024(space):
 
 
 def test_keys_may_be_bytearray_or_memoryview(space):
-    space.put(bytearray(b"mutable"), b"abc")
-    assert space.contains([memoryview(b"mutable")]) == [True]
+    space.put(bytearray(b"mutable"), b"abc", salt=bytearray(b"salt"))
+    assert space.contains([memoryview(b"mutable")], salts=memoryview(b"salt")) == [True]
+    assert space.contains(bytearray(b"mutable"), salts=bytearray(b"salt")) is True
+    assert space.contains(memoryview(b"mutable")) is False
 
 
 def test_salts_keep_blocks_apart(space):

@@ -17,6 +17,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from python_support import IDENTITY, MIB, POOL, random_bytes
 
@@ -296,7 +297,6 @@ def test_sizes_beyond_the_memory_of_the_machine_are_refused_by_name(pool_path, o
         ("device_kind", lambda pool, space: kvstore.plan_format("/nowhere", device_kind=b"uring")),
         ("verify", lambda pool, space: kvstore.open("/nowhere", verify=b"always")),
         ("wait_s", lambda pool, space: kvstore.open(pool.paths, wait_s="1")),
-        ("wait_s", lambda pool, space: kvstore.open(pool.paths, wait_s=None)),
         ("timeout_s", lambda pool, space: pool.flush("1")),
         ("timeout_s", lambda pool, space: pool.close("1")),
         ("block", lambda pool, space: pool.verify_block("1")),
@@ -396,6 +396,25 @@ def test_wrong_keys_everywhere(file_space, key, error, match):
     assert not file_space.contains(b"ok")
 
 
+@pytest.mark.parametrize("given", ["False", 1, b"", object()])
+def test_what_is_no_bool_is_refused_by_name(file_space, pool_path, given):
+    for name, call in (
+        ("durable", lambda: file_space.put(b"key", b"v", durable=given)),
+        ("page_hashes", lambda: file_space.put(b"key", b"v", page_hashes=given)),
+        ("durable", lambda: file_space.put_many([b"key"], [b"v"], durable=given)),
+        ("page_hashes", lambda: file_space.put_many([b"key"], [b"v"], page_hashes=given)),
+        ("chain", lambda: file_space.put_many([b"key"], [b"v"], chain=given)),
+        ("pin", lambda: file_space.contains([b"key"], given)),
+        ("pin", lambda: file_space.lookup([b"key"], given)),
+        ("pin", lambda: file_space.match_prefix([b"key"], given)),
+        ("read_only", lambda: kvstore.open(pool_path, read_only=given)),
+        ("force", lambda: kvstore.format(pool_path, force=given)),
+    ):
+        with pytest.raises(TypeError, match=f"^{name} is a {type(given).__name__}, not a bool$"):
+            call()
+    assert not file_space.contains(b"key", np.False_)
+
+
 def test_one_key_where_many_are_wanted(file_space):
     for call in (file_space.lookup, file_space.match_prefix, file_space.delete, file_space.prefetch, file_space.touch):
         with pytest.raises(TypeError, match="put it into a list"):
@@ -414,6 +433,7 @@ def test_one_key_where_many_are_wanted(file_space):
         ({"metas": [b"x" * 29, None]}, r"metas\[0\] is 29 bytes long, allowed are 0 to 28"),
         ({"parents": [b"a"]}, "parents has 1 items for 2 keys"),
         ({"parents": [None, b"x" * 1025]}, r"parents\[1\] is 1,025 bytes long"),
+        ({"parents": [None, b""]}, r"parents\[1\] is 0 bytes long, allowed are 1 to 1,024"),
         ({"depths": [0, -1]}, r"depths\[1\] is -1"),
         ({"depths": [0, 1 << 32]}, r"depths\[1\] is 4294967296"),
         ({"depths": [0]}, "depths has 1 items for 2 keys"),

@@ -158,8 +158,9 @@ def test_cancel_ends_what_has_not_begun_and_waits_for_what_has(disk, stuck):
     wait_stuck(disk)
     job.cancel()
     job.cancel(1)
-    with pytest.raises(errors.ConfigError, match="item is 2, the job has 2 items"):
-        job.cancel(2)
+    for item in (2, 999, -1):
+        with pytest.raises(errors.ConfigError, match=f"item is {item}, allowed are 0 to 1"):
+            job.cancel(item)
     assert not job.done
     with pytest.raises(BufferError):
         outs[0].append(0)
@@ -167,7 +168,9 @@ def test_cancel_ends_what_has_not_begun_and_waits_for_what_has(disk, stuck):
     first, _ = job.wait(10)
     assert first.status == "hit" or first.code == "canceled"
     job.cancel()
-    job.cancel(7)
+    job.cancel(1)
+    with pytest.raises(errors.ConfigError, match="item is 7, allowed are 0 to 1"):
+        job.cancel(7)
 
 
 # ---- completion queues ----
