@@ -91,8 +91,8 @@ class EvictionFeed:
 class Pool:
     """One or more devices opened together. Made by :func:`kvstore.open`; a context manager.
 
-    Opening the same devices again in one process gives the same object and counts: it closes with the last
-    :meth:`close`. A pool that nobody closes is closed when the interpreter exits, within 10 s.
+    Opening the same devices again in one process gives the same pool once more, equal to the first: the devices are
+    closed with the last of them. One that nobody closes is closed when the interpreter exits, within 10 s.
 
     Notes
     -----
@@ -110,29 +110,21 @@ class Pool:
     True
     """
 
-    def __init__(
-        self,
-        core: _core.PoolHandle,
-        paths: list[str],
-        options: dict[str, Any],
-        key: Any,
-        engine: cluster.MetadataEngine | None = None,
-    ) -> None:
-        self._core = core
-        self._engine = engine  # opened by open(), closed with the pool
-        self._paths = paths
-        self._options = options
-        self._key = key
+    def __init__(self, opened: _Opened) -> None:
+        self._opened = opened
+        self._core = opened.core
+        self._is_closed = False
+        self._process = os.getpid()
 
     @property
     def paths(self) -> list[str]:
         """Of the devices, as first opened."""
-        return list(self._paths)
+        return list(self._opened.paths)
 
     @property
     def closed(self) -> bool:
-        """Whether the pool is closed for good."""
-        return not self._core.is_open
+        """Whether this opening was closed. The pool itself is when all its openings in this process are."""
+        return self._is_closed or not self._core.is_open
 
     def space(self, **identity: Identity) -> Space:
         """The space of an identity.
@@ -276,12 +268,12 @@ class Pool:
 
     # ---- life ----
 
-    def close(self, timeout_s: float = _EXIT_TIMEOUT_S) -> None:
-        """Undo one :func:`open`; the last one closes the pool.
+    def close(self, timeout_s: float | None = _EXIT_TIMEOUT_S) -> None:
+        """Undo the :func:`open` that gave this object; the last one closes the pool.
 
         Parameters
         ----------
-        timeout_s : seconds to wait for jobs in flight.
+        timeout_s : seconds to wait for jobs in flight; None: as long as they take.
 
         Raises
         ------
@@ -291,10 +283,12 @@ class Pool:
 
         Notes
         -----
-        Completes what was submitted, makes it durable, marks the store clean. Blocking; releases the GIL. Closing a
-        closed pool does nothing.
+        Completes what was submitted, makes it durable, marks the store clean. Blocking; releases the GIL. Closing
+        again does nothing, to other openings neither. Leaving a ``with`` in a forked child does nothing.
         """
-        _registry.close(self, timeout_s)
+        # First: what is refused has closed nothing.
+        seconds = None if timeout_s is None else _seconds(timeout_s, "timeout_s")
+        _registry.close(self, seconds)
 
     def __enter__(self) -> Pool:
         return self
@@ -302,10 +296,36 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if os.getpid() == self._process:  # an error would take the place of how the child ends
+            self.close()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pool) and self._core is other._core
+
+    def __hash__(self) -> int:
+        return hash(self._core)
 
     def __repr__(self) -> str:
-        return f"<Pool {', '.join(self._paths)}{' (closed)' if self.closed else ''}>"
+        return f"<Pool {', '.join(self._opened.paths)}{' (closed)' if self.closed else ''}>"
+
+
+class _Opened:
+    """What the openings of one pool in this process have in common."""
+
+    def __init__(
+        self,
+        core: _core.PoolHandle,
+        engine: cluster.MetadataEngine | None,
+        paths: list[str],
+        options: dict[str, Any],
+        key: Any,
+    ) -> None:
+        self.core = core
+        self.engine = engine  # opened by open(), closed with the pool
+        self.paths = paths
+        self.options = options
+        self.key = key
+        self.openings = 0
 
 
 class _Registry:
@@ -321,7 +341,7 @@ class _Registry:
     def forget(self) -> None:
         """In a forked child too: the pools are the parent's, and a lock may be held by a thread that is not here."""
         self._lock = threading.RLock()
-        self._pools: dict[Any, tuple[Pool, int]] = {}
+        self._pools: dict[Any, _Opened] = {}
         self._changing: dict[Any, threading.RLock] = {}
 
     def _change(self, key: Any) -> threading.RLock:
@@ -331,43 +351,45 @@ class _Registry:
     def open(self, paths: list[str], options: dict[str, Any], wait_s: float) -> Pool:
         key = (_identities(paths), options["read_only"])
         with self._change(key):
-            known = self._pools.get(key)
-            if known is not None:
-                pool, count = known
-                _check_same(pool, options)
-            else:
+            opened = self._pools.get(key)
+            if opened is None:
                 core, engine = _open_core(paths, options, wait_s)
-                pool, count = Pool(core, paths, options, key, engine), 0
-            self._pools[key] = (pool, count + 1)
-            return pool
+                opened = self._pools[key] = _Opened(core, engine, paths, options, key)
+            else:
+                _check_same(opened, options)
+            opened.openings += 1
+            return Pool(opened)
 
-    def close(self, pool: Pool, timeout_s: float) -> None:
+    def close(self, pool: Pool, timeout_s: float | None) -> None:
         """Take one open back, and close with the last. What is not in the table is closed, or a forked child's copy."""
-        with self._change(pool._key):
-            known, count = self._pools.get(pool._key, (None, 0))
-            if known is pool and count > 1:
-                self._pools[pool._key] = (pool, count - 1)
-                return
-            if known is pool:
-                del self._pools[pool._key]
+        opened = pool._opened
+        with self._change(opened.key):
+            if self._pools.get(opened.key) is opened:
+                if pool._is_closed:
+                    return
+                pool._is_closed = True
+                opened.openings -= 1
+                if opened.openings > 0:
+                    return
+                del self._pools[opened.key]
             try:
-                pool._core.close(timeout_s)
+                opened.core.close(timeout_s)
             finally:
-                if pool._engine is not None:
-                    pool._engine.close()
+                if opened.engine is not None:
+                    opened.engine.close()
 
     def close_all(self, timeout_s: float) -> None:
         """Close what is open, whatever its count; all together within the timeout."""
         deadline = time.monotonic() + timeout_s
-        pools = [pool for pool, _ in self._pools.values()]
+        pools = list(self._pools.values())
         self._pools.clear()
-        for pool in pools:
+        for opened in pools:
             try:
-                pool._core.close(max(0.0, deadline - time.monotonic()))
+                opened.core.close(max(0.0, deadline - time.monotonic()))
             except KvStoreError as error:
-                _log.error("closing %r at exit: %s", pool, error)
-            if pool._engine is not None:
-                pool._engine.close()
+                _log.error("closing %r at exit: %s", Pool(opened), error)
+            if opened.engine is not None:
+                opened.engine.close()
 
 
 def _identities(paths: list[str]) -> frozenset[Any]:
@@ -384,14 +406,15 @@ def _identities(paths: list[str]) -> frozenset[Any]:
     return frozenset(found)
 
 
-def _check_same(pool: Pool, options: dict[str, Any]) -> None:
+def _check_same(opened: _Opened, options: dict[str, Any]) -> None:
     for name, asked in options.items():
-        given = pool._options[name]
+        given = opened.options[name]
         if name == "verify" and given is None:
             given = "always"  # the default, said or not
         if asked is not None and asked != given:
             raise ConfigError(
-                f"{pool!r} is open already with {name}={given!r}; it cannot also have {name}={asked!r}: close it first"
+                f"{Pool(opened)!r} is open already with {name}={given!r}; it cannot also have {name}={asked!r}:"
+                " close it first"
             )
 
 
@@ -549,7 +572,7 @@ def open(
 
     Returns
     -------
-    a :class:`Pool`; the same one when this process has it open already, counted.
+    a :class:`Pool`; when this process has it open already, one more opening of the same pool.
 
     Raises
     ------

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import inspect
+import mmap
 import time
 
 import numpy as np
@@ -270,6 +272,16 @@ def test_allocated_memory_outlives_the_pool(disk):
     assert int(view.sum()) == 7 * 8192
 
 
+def test_memory_that_is_not_there_is_not_registered_however_long_it_is(pool):
+    with mmap.mmap(-1, 1 << 16) as memory:
+        address = np.frombuffer(memory, np.uint8).ctypes.data
+        started = time.monotonic()
+        for nbytes in (1 << 62, 1 << 46):
+            with pytest.raises(errors.ConfigError, match=f"{nbytes} bytes from 0x[0-9a-f]+ on, not all of it mapped"):
+                pool.register((address, nbytes))
+        assert time.monotonic() - started < 1  # not by going through all of it
+
+
 def test_registered_memory_is_held_until_it_is_unregistered(pool, space):
     arena = pool.alloc("1MiB")  # page-aligned memory to stand for an engine's own
     memory = np.frombuffer(arena, dtype=np.uint8)
@@ -341,25 +353,36 @@ def test_a_full_pool_evicts_and_puts_go_on(disk):
 # ---- life ----
 
 
-def test_opening_again_gives_the_same_pool_counted(pool_path):
+def test_opening_again_gives_the_same_pool_until_both_are_closed(pool_path):
     first = kvstore.open(pool_path)
     second = kvstore.open([pool_path])
-    assert first is second
+    assert first == second
+    assert len({first, second}) == 1
     first.close()
-    assert not second.closed
+    first.close()  # its own again, not the other one
+    assert (first.closed, second.closed) == (True, False)
     second.space(a=1).put(b"key", b"abc")
     second.close()
     assert second.closed
     second.close()
-    third = kvstore.open(pool_path)
-    assert third is not first
-    third.close()
+    with kvstore.open(pool_path) as third:
+        assert third != first
+        first.close()
+        assert not third.closed
+
+
+def test_none_is_the_default_of_every_option(pool_path):
+    options = [name for name, argument in inspect.signature(kvstore.open).parameters.items() if name != "paths"]
+    with kvstore.open(pool_path, **dict.fromkeys(options)) as pool, kvstore.open(pool_path) as second:
+        assert pool == second
+        assert second.stats()["verify"] == "always"
+        pool.space(a=1).put(b"key", b"abc")
 
 
 def test_opening_with_other_options_is_refused(pool_path):
     with kvstore.open(pool_path, window_bytes="8MiB") as pool:
-        assert kvstore.open(pool_path) is pool
-        pool.close()
+        with kvstore.open(pool_path) as second:
+            assert second == pool
         with pytest.raises(errors.ConfigError, match="open already with window_bytes=8388608"):
             kvstore.open(pool_path, window_bytes="16MiB")
 

@@ -374,6 +374,25 @@ assert all(job.wait())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_that_leaves_the_with_of_its_parent_keeps_its_exit_status(pool_path, python):
+    child = python(
+        """
+import os, sys, kvstore
+with kvstore.open(sys.argv[1]) as pool:
+    pool.space(model="m").put(b"key", b"abc")
+    pid = os.fork()
+    if pid == 0:
+        sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert pool.space(model="m").contains(b"key")
+""",
+        pool_path,
+    )
+    assert finish(child) == (0, "")
+    assert is_clean(pool_path)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_that_lives_on_does_not_keep_the_lock(pool_path):
     pool = kvstore.open(pool_path)
     reads, writes = os.pipe()
