@@ -157,12 +157,16 @@ def test_in_a_forked_child_calls_are_refused_and_nothing_is_let_go():
     scripted.txn([], [Put("a", b"")])
     held = [_core.CoreEngine.bridged(scripted)]
     held.append(held[0].watch("", 0))
+    engine = weakref.ref(scripted)
+    del scripted
 
     def use() -> None:
         for call in (*calls_of(held[0]), lambda: held[1].poll(0)):
             with pytest.raises(errors.ClosedError, match="after fork"):
                 call()
         held.clear()
+        gc.collect()
+        assert engine() is not None
 
     assert in_child(use) == 0
     assert len(held[1].poll(0)) == 1
