@@ -346,9 +346,11 @@ void Catalog::finish_put(Item& item) {
     } else if (!write_refusal_.ok()) {
       why = write_refusal_.message();
     } else {
-      // Suspect, or put by another opener meanwhile.
+      // Suspect, or put by another opener meanwhile: that copy is deleted with this one, and stays when this one goes.
       if (IndexEntry* other = index_.find(item.fingerprint)) {
-        forget_entry_locked(other, (other->flags & kEntrySuspect) != 0);
+        const bool suspect = (other->flags & kEntrySuspect) != 0;
+        if (!suspect) superseded_.emplace(item.fingerprint, IndexBuilder::Candidate{*other, 0});
+        forget_entry_locked(other, suspect);
       }
     }
     if (why.empty() && !index_.insert(entry)) {

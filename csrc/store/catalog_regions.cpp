@@ -303,6 +303,7 @@ void Catalog::lose_pending_locked(uint32_t number, std::vector<PendingDescriptor
     // Dead for good: the descriptor may have landed all the same, and must not come back after a copy put since was
     // deleted.
     if (KVS_RULE(I6_lost_blocks_are_misses)) forget_entry_locked(entry, KVS_RULE(I6_lost_blocks_are_dead));
+    if (shared()) (void)revive_superseded_locked(pending.fingerprint);  // what another opener put stays a hit
     lost_ += KVS_RULE(I6_lost_blocks_are_counted) ? 1 : 0;
     add(counters_.blocks_lost);
     if (!KVS_RULE(I6_listeners_are_told)) continue;
@@ -488,8 +489,11 @@ std::vector<bool> Catalog::evict(uint32_t number, std::span<const EvictedBlock> 
     IndexEntry* entry = index_.find(blocks[i].fingerprint);
     if (entry == nullptr || entry->region != number || entry->slot != blocks[i].slot.value) continue;
     forget_entry_locked(entry, false);
+    // Shared: another copy is another opener's, who may have promised to keep it; of those that are deleted the bit is
+    // set.
+    if (shared() && revive_superseded_locked(blocks[i].fingerprint)) continue;
     // Evicted is a miss, also after the next open.
-    if (KVS_RULE(I12_older_copies_are_evicted_too)) kill_superseded_locked(blocks[i].fingerprint);
+    if (!shared() && KVS_RULE(I12_older_copies_are_evicted_too)) kill_superseded_locked(blocks[i].fingerprint);
     was_live[i] = true;
     ++count;
   }
