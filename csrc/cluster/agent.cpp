@@ -93,6 +93,8 @@ Result<Snapshot> Agent::range_and_watch() {
 
 Status Agent::resync() {
   ++counters_.resyncs;
+  // Not sooner again when it fails: who cannot be asked is not to be asked without pause.
+  next_resync_ns_ = clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease;
   Result<Snapshot> snapshot = range_and_watch();
   if (!snapshot.ok()) {
     ++counters_.request_errors;
@@ -498,6 +500,7 @@ bool Agent::turn(uint64_t wait_ns) {
   bool worked = follow_changes(wait_ns);
   if (!joined_) return true;
   if (!hears_) return worked;  // and what it knows is old
+  if (next_resync_ns_ != 0 && std::exchange(may_have_forgotten_, false)) store_.state_was_rebuilt();
   if (told_unconfirmed_ || settled_at_ns_ != 0 || !former_.empty()) take_over_own();
   std::erase_if(former_, [this](uint64_t epoch) {
     const auto found = openers_.find(epoch);
@@ -534,15 +537,14 @@ void Agent::keep_lease() {
 
 bool Agent::follow_changes(uint64_t wait_ns) {
   if (clock_.monotonic_ns() >= next_resync_ns_) {
-    // Not sooner again: who cannot be asked is not to be asked without pause.
     hears_ = resync().ok();
-    if (!hears_) next_resync_ns_ = clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease;
     return hears_;
   }
   if (watch_ == nullptr) return false;
   Result<std::vector<Change>> changes = watch_->poll(wait_ns);
   if (changes.status().code() == Code::kStale) {
     next_resync_ns_ = 0;
+    may_have_forgotten_ = true;
     return true;
   }
   hears_ = changes.ok();
@@ -608,7 +610,8 @@ bool Agent::take_one(uint16_t device) {
   record.epoch = epoch_;
   if (is_free) free_.erase(*region);
   const Outcome outcome = change_region(*region, record);
-  if (is_free && outcome == Outcome::kUnknown && !taken_.contains(*region)) free_.insert(*region);
+  // Whoever got ahead of us takes it out again, by a record that is still to be seen.
+  if (is_free && outcome != Outcome::kApplied && !taken_.contains(*region)) free_.insert(*region);
   if (outcome != Outcome::kApplied) return false;
   is_free ? ++counters_.takes : ++counters_.retires;
   return true;

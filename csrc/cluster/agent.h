@@ -65,7 +65,7 @@ class StoreSide {
   virtual void granted(const RegionKey& region, Generation spent) = 0;
   // Granted once, and another's, or nobody's, since.
   virtual void lost(const RegionKey& region) = 0;
-  // The engine had lost its state: what was told of deletes is to be told again.
+  // The engine had lost its state, or the last of it: what was told of deletes is to be told again.
   virtual void state_was_rebuilt() = 0;
   virtual void regions_read_by_others(std::span<const uint8_t> hits) = 0;
 
@@ -220,7 +220,8 @@ class Agent {
   Status trouble_;  // of the last request that failed
 
   std::unique_ptr<Watch> watch_;
-  bool hears_ = false;  // the engine answered when it was asked last what had changed
+  bool may_have_forgotten_ = false;  // the watch broke, as after a failover
+  bool hears_ = false;               // the engine answered when it was asked last what had changed
   std::string format_;
   std::string epoch_value_;
   bool epoch_known_ = false;
