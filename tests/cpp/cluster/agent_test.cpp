@@ -71,7 +71,10 @@ class Interposed final : public MetadataEngine {
     if (const auto hook = std::exchange(before_txn, nullptr)) hook();
     return engine_.txn(compares, operations);
   }
-  Result<Snapshot> range(std::string_view prefix) override { return engine_.range(prefix); }
+  Result<Snapshot> range(std::string_view prefix) override {
+    if (lost_range != 0 && --lost_range == 0) return Status(Code::kTimeout, "the engine did not answer");
+    return engine_.range(prefix);
+  }
   Result<std::unique_ptr<Watch>> watch(std::string_view prefix, Revision after) override {
     return engine_.watch(prefix, after);
   }
@@ -81,6 +84,7 @@ class Interposed final : public MetadataEngine {
   uint64_t forgets_ns() const override { return engine_.forgets_ns(); }
 
   std::function<void()> before_txn;  // once
+  uint32_t lost_range = 0;           // the how manieth from now
 
  private:
   MemoryEngine engine_;
@@ -256,6 +260,25 @@ TEST_F(Agents, S7_RegionsThatWereNeverUsedCanBeTakenAfterARebuildToo) {
   b_->store.wanted = 1;
   run({a_, b_}, kSecond);
   EXPECT_EQ(b_->store.grants.size(), 1u);
+}
+
+TEST_F(Agents, ARegionThatCouldNotBeTakenWhenTheLeaseHadEndedIsTakenLater) {
+  begin(1, {});
+  a_->store.wanted = 1;
+  a_->engine.before_txn = [this] { clock_.sleep_ns(2 * kLease); };
+  turn({a_});
+  run({a_}, kLease);
+  EXPECT_EQ(a_->store.grants.size(), 1u);
+}
+
+TEST_F(Agents, WhoseStateWasNotReadAfterJoiningReadsItSoon) {
+  begin(1, {});
+  clock_.sleep_ns(2 * kLease);
+  a_->engine.lost_range = 3;  // two before it becomes an opener again
+  run({a_}, kSecond);
+  a_->store.wanted = 1;
+  run({a_}, kLease / 2);
+  EXPECT_EQ(a_->store.grants.size(), 1u);
 }
 
 }  // namespace

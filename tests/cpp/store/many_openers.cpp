@@ -506,7 +506,8 @@ void ManyOpeners::issued(const device::IoRequest& request, uint64_t opening) {
   const uint64_t each = is_payload ? geometry.region_bytes : geometry.entry_bytes;
   const auto region = static_cast<uint32_t>((request.offset_bytes - from) / each);
   const uint64_t in_entry = (request.offset_bytes - from) % each;
-  if (!is_payload && in_entry < 2 * kPageBytes) {
+  // What continues a short write is of the life that it began with.
+  if (!is_payload && in_entry < 2 * kPageBytes && in_entry % kPageBytes == 0) {
     std::vector<uint8_t> page(kPageBytes);
     std::memcpy(page.data(), request.segments[0].iov_base, page.size());
     const auto copy = static_cast<uint32_t>(in_entry / kPageBytes);

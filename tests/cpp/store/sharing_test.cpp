@@ -193,6 +193,23 @@ TEST_F(Sharing, ADeleteIsAMissForEverybodyAndForLaterOpeners) {
   EXPECT_EQ(openers.get(2, 2).status, ItemStatus::kHit);
 }
 
+class SharingWithAFailover : public Sharing {
+ protected:
+  SharingWithAFailover() : Sharing({.forgets_ns = kSecondNs}) {}
+};
+
+TEST_F(SharingWithAFailover, DeletesThatAFailoverForgotAreToldAgain) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  ASSERT_EQ(openers.erase(1, 1).status, ItemStatus::kDeleted);
+  ASSERT_TRUE(openers.flush(1).ok());
+  openers.cluster().failover(kSecondNs);
+  openers.run(ManyOpeners::kLeaseNs);
+  ASSERT_TRUE(openers.open(2).ok());
+  EXPECT_EQ(openers.get(2, 1).status, ItemStatus::kMiss);
+}
+
 TEST_F(Sharing, DeletesOutliveAWipedEngineInTheOpenersThatLiveThroughIt) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
@@ -203,6 +220,25 @@ TEST_F(Sharing, DeletesOutliveAWipedEngineInTheOpenersThatLiveThroughIt) {
   openers.run(4 * ManyOpeners::kLeaseNs);
   ASSERT_TRUE(openers.open(2).ok());
   EXPECT_EQ(openers.get(2, 1).status, ItemStatus::kMiss);
+}
+
+// Two openers that did not know of each other put the same block, and each was told that its copy is durable.
+TEST_F(Sharing, ADeletedOrReclaimedCopyDoesNotTakeAnotherOpenersCopyWithIt) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 2, true).status, ItemStatus::kStored);
+  openers.cut(0, true);  // it does not hear of opener 1's region
+  ASSERT_EQ(openers.put(1, 1, true).status, ItemStatus::kStored);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  openers.cut(0, false);
+  openers.run(2 * kSecondNs);
+  ASSERT_EQ(openers.erase(1, 1).status, ItemStatus::kDeleted);  // both copies
+  ASSERT_TRUE(openers.flush(1).ok());
+  ASSERT_EQ(openers.put(1, 1, true).status, ItemStatus::kStored);
+  openers.run(2 * kSecondNs);
+  for (uint32_t opener = 0; opener < 2; ++opener) {
+    ASSERT_TRUE(openers.refresh(opener).ok());
+    EXPECT_EQ(openers.get(opener, 1).status, ItemStatus::kHit) << opener;
+  }
 }
 
 TEST_F(Sharing, S3_WithoutAFreshLeaseNotEvenWhatIsWaitingIsWritten) {
@@ -237,7 +273,7 @@ TEST_F(Sharing, S4_ARegionWithAReaderIsNotReusedByAnybody) {
 
 TEST_F(Sharing, S1_ALifeBeginsOnlyAboveWhatTheDeviceBears) {
   open_all(2);
-  constexpr Generation kLanded{50};
+  constexpr Generation kLanded{1'000'000};
   for (uint32_t region = 0; region < openers.geometry().region_count; ++region) openers.poke_headers(region, kLanded);
   for (int number = 0; number < 8; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
   for (const auto& [life, writers] : openers.lives()) EXPECT_GT(life.second, kLanded.value) << life.first;
