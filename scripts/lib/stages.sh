@@ -53,7 +53,8 @@ stage_lmcache() {
 
 stage_long() {
   KVSTORE_TEST_LONG=1 ctest_in "$KVSTORE_BUILD_DIR" long-cpp
-  KVS_SEEDS=${KVS_SEEDS:-20000} random_runs long-seeds
+  KVS_SEEDS=${KVS_SEEDS:-20000} random_runs long-seeds RandomRun
+  KVS_SEEDS=${KVS_SEEDS:-10000} random_runs long-sharing-seeds RandomSharing
   [ -n "$(fuzz_obstacle)" ] || fuzz_all "${KVSTORE_FUZZ_SECONDS:-600}"
   KVSTORE_TEST_LONG=1 pytest_as long -m slow
 }
@@ -61,7 +62,9 @@ stage_long() {
 # Others every day, so that the net widens; the same all day, so that a failure is there for whoever looks into it.
 stage_reliability() {
   build_tests "$KVSTORE_BUILD_DIR"
-  KVS_SECONDS=${KVS_SECONDS:-60} KVS_FIRST_SEED=${KVS_FIRST_SEED:-$(seed_of_the_day)} random_runs reliability
+  export KVS_SECONDS=${KVS_SECONDS:-60} KVS_FIRST_SEED=${KVS_FIRST_SEED:-$(seed_of_the_day)}
+  random_runs reliability RandomRun
+  random_runs reliability-sharing RandomSharing
 }
 
 stage_sanitize() {
@@ -139,15 +142,16 @@ seed_of_the_day() {
   echo $((16#${hash:0:10}))
 }
 
-# Runs the seeded runs from $KVS_FIRST_SEED in one process per core: $KVS_SEEDS together, or $KVS_SECONDS long. A seed
-# that fails prints the command that replays it.
+# Runs the seeded runs of a suite from $KVS_FIRST_SEED in one process per core: $KVS_SEEDS together, or $KVS_SECONDS
+# long. A seed that fails prints the command that replays it.
 random_runs() {
-  local name=$1 process processes=$KVSTORE_BUILD_JOBS first=${KVS_FIRST_SEED:-1} each=$((1 << 30)) failed=0 pids=()
+  local name=$1 suite=$2 process processes=$KVSTORE_BUILD_JOBS first=${KVS_FIRST_SEED:-1} each=$((1 << 30))
+  local failed=0 pids=()
   [ -z "${KVS_SEEDS:-}" ] || each=$(((KVS_SEEDS + processes - 1) / processes))
   say "$name: revision $(revision), ${KVS_SEEDS:-${KVS_SECONDS:-0} s of} seeds from $first in $processes processes"
   for ((process = 0; process < processes; ++process)); do
     KVS_FIRST_SEED=$((first + process * each)) KVS_SEEDS=$each \
-      "$KVSTORE_BUILD_DIR/kvstore_tests" --gtest_filter='RandomRun.*' \
+      "$KVSTORE_BUILD_DIR/kvstore_tests" --gtest_filter="$suite.*" \
       --gtest_output="xml:$RESULTS/$name-$process.xml" >"$RESULTS/$name-$process.log" 2>&1 &
     pids+=($!)
   done
