@@ -77,7 +77,7 @@ Status Engine::start() {
   // SINGLE_ISSUER rings belong to the task that makes them: the queue is made on the engine's own thread.
   std::promise<Status> ready;
   std::future<Status> outcome = ready.get_future();
-  thread_.start([this, &prepare, &ready] {
+  const Status started = thread_.start([this, &prepare, &ready] {
     pthread_setname_np(pthread_self(), "kvs-engine");
     sigset_t all;
     sigfillset(&all);
@@ -87,6 +87,7 @@ Status Engine::start() {
     ready.set_value(std::move(status));
     if (ok) run();
   });
+  KVS_TRY(started);
   return outcome.get();
 }
 

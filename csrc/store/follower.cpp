@@ -60,7 +60,7 @@ Status Follower::start() {
   std::promise<Status> ready;
   std::future<Status> outcome = ready.get_future();
   running_ = true;
-  thread_.start([this, &prepare, &ready] {
+  const Status started = thread_.start([this, &prepare, &ready] {
     pthread_setname_np(pthread_self(), "kvs-follower");
     sigset_t all;
     sigfillset(&all);
@@ -74,6 +74,10 @@ Status Follower::start() {
     ready.set_value(std::move(status));
     if (ok) run();
   });
+  if (!started.ok()) {
+    running_ = false;
+    return started;
+  }
   return outcome.get();
 }
 

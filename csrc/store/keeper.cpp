@@ -52,7 +52,7 @@ Status Keeper::start() {
   std::promise<Status> ready;
   std::future<Status> outcome = ready.get_future();
   running_ = true;
-  thread_.start([this, &ready] {
+  const Status started = thread_.start([this, &ready] {
     pthread_setname_np(pthread_self(), "kvs-keeper");
     sigset_t all;
     sigfillset(&all);
@@ -67,6 +67,10 @@ Status Keeper::start() {
     ready.set_value(io.status());
     if (ok) run();
   });
+  if (!started.ok()) {
+    running_ = false;
+    return started;
+  }
   return outcome.get();
 }
 

@@ -12,8 +12,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
+
+#include "base/status.h"
 
 namespace kvstore::store {
 
@@ -21,14 +25,22 @@ class OwnThread {
  public:
   bool started() const { return thread_.joinable(); }
 
-  void start(std::function<void()> work) {
-    state_ = std::make_shared<State>();
-    thread_ = std::thread([work = std::move(work), state = state_] {
-      work();
-      std::lock_guard lock(state->mutex);
-      state->ended = true;
-      state->changed.notify_all();
-    });
+  // Runs `work`, which must not throw, once. On an error (kIo, EAGAIN: the limit of threads or of memory) there is no
+  // thread, `work` is not run, and start() may be called again. Not thread-safe, as join() is not.
+  [[nodiscard]] Status start(std::function<void()> work) {
+    auto state = std::make_shared<State>();
+    try {
+      thread_ = std::thread([work = std::move(work), state] {
+        work();
+        std::lock_guard lock(state->mutex);
+        state->ended = true;
+        state->changed.notify_all();
+      });
+    } catch (const std::system_error& error) {
+      return Status(Code::kIo, std::string("a thread cannot be started: ") + error.what(), error.code().value());
+    }
+    state_ = std::move(state);
+    return {};
   }
 
   // Waits until the work has ended; nothing of its owner is touched from then on. `device_has_requests` is asked then:

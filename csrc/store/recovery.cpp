@@ -352,7 +352,10 @@ Status recover_device(Catalog& catalog, SpaceRegistry& spaces, uint16_t device, 
     stuck[worker] = io.value()->stuck_requests();
   };
   std::vector<OwnThread> workers(threads);
-  for (uint32_t worker = 1; worker < threads; ++worker) workers[worker].start([&work, worker] { work(worker); });
+  for (uint32_t worker = 1; worker < threads; ++worker) {
+    // Slower, where no more threads can be had.
+    if (!workers[worker].start([&work, worker] { work(worker); }).ok()) work(worker);
+  }
   work(0);
   for (uint32_t worker = 1; worker < threads; ++worker) workers[worker].join([&] { return stuck[worker] != 0; });
   for (uint32_t worker = 0; worker < threads; ++worker) {

@@ -114,14 +114,18 @@ Status SharedPool::start(Catalog& catalog, SpaceRegistry& spaces, Counters& coun
     std::lock_guard lock(mutex_);
     running_ = true;
   }
-  thread_.start([this] {
+  Status started = thread_.start([this] {
     pthread_setname_np(pthread_self(), "kvs-agent");
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, nullptr);
     run();
   });
-  return {};
+  if (!started.ok()) {
+    std::lock_guard lock(mutex_);
+    running_ = false;
+  }
+  return started;
 }
 
 void SharedPool::run() {
