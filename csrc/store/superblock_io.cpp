@@ -74,25 +74,48 @@ std::string identity_text(const std::string& text, size_t characters_max) {
 // A superblock copy as it is on the device; no bytes when it cannot be read.
 struct CopyBytes {
   AlignedBuffer page;
-  bool readable = false;
+  Status status;
   bool operator==(const CopyBytes& other) const {
-    if (!readable || !other.readable) return readable == other.readable;
+    if (!status.ok() || !other.status.ok()) return status.ok() == other.status.ok();
     return std::memcmp(page.data(), other.page.data(), kPageBytes) == 0;
   }
 };
+using Copies = std::array<CopyBytes, kSuperblockCopies>;
 
-CopyBytes read_copy(device::BlockingIo& io, uint16_t device_index, uint64_t offset_bytes) {
-  CopyBytes copy{AlignedBuffer(kPageBytes)};
-  copy.readable = io.read(device_index, offset_bytes, copy.page, kPageBytes).ok();
+CopyBytes read_copy(device::BlockingIo& io, uint16_t device_index, uint64_t offset_bytes, uint64_t device_bytes) {
+  CopyBytes copy{AlignedBuffer(kPageBytes), {}};
+  // Past the end of a small device nothing was ever written: zeros.
+  if (lies_on(offset_bytes, device_bytes)) copy.status = io.read(device_index, offset_bytes, copy.page, kPageBytes);
   return copy;
+}
+
+// One read at a time, each into memory of its own, so that a copy that cannot be read costs that copy only.
+Copies read_copies(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes) {
+  Copies copies;
+  const auto offsets = format::superblock_offsets(device_bytes);
+  for (uint32_t i = 0; i < kSuperblockCopies; ++i) copies[i] = read_copy(io, device_index, offsets[i], device_bytes);
+  return copies;
+}
+
+Quorum judge(const Copies& read) {
+  std::array<format::CopyRead, kSuperblockCopies> copies;
+  std::string errors;
+  for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
+    copies[i].readable = read[i].status.ok();
+    if (read[i].status.ok()) copies[i].page = page_of(read[i].page);
+    if (!read[i].status.ok()) errors += "; " + read[i].status.message();
+  }
+  Quorum quorum = format::choose_superblock(copies);
+  quorum.why += errors;
+  return quorum;
 }
 
 // Of a file that lost its end the first copy may be all that is left: no quorum, but not the same as no store either.
 Status check_not_cut_short(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes) {
-  const CopyBytes first = read_copy(io, device_index, 0);
+  const CopyBytes first = read_copy(io, device_index, 0, device_bytes);
   Superblock superblock;
   std::string why;
-  if (!first.readable || decode_superblock(page_of(first.page), 0, superblock, why) != format::CopyState::kValid ||
+  if (!first.status.ok() || decode_superblock(page_of(first.page), 0, superblock, why) != format::CopyState::kValid ||
       superblock.geometry.device_bytes <= device_bytes) {
     return Status();
   }
@@ -102,38 +125,10 @@ Status check_not_cut_short(device::BlockingIo& io, uint16_t device_index, uint64
                                             static_cast<unsigned long long>(superblock.geometry.device_bytes)));
 }
 
-// What the copies just read say, or `otherwise`: they were judged when the store was found, a moment ago.
-Superblock superblock_of(const std::array<CopyBytes, kSuperblockCopies>& read, const Superblock& otherwise) {
-  std::array<format::CopyRead, kSuperblockCopies> copies;
-  for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
-    copies[i].readable = read[i].readable;
-    if (read[i].readable) copies[i].page = page_of(read[i].page);
-  }
-  Quorum quorum = format::choose_superblock(copies);
-  const bool ours = quorum.verdict == QuorumVerdict::kOk && quorum.superblock.store_uuid == otherwise.store_uuid;
-  return ours ? std::move(quorum.superblock) : otherwise;
-}
-
 }  // namespace
 
 Quorum read_quorum(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes) {
-  std::array<AlignedBuffer, kSuperblockCopies> buffers;
-  std::array<format::CopyRead, kSuperblockCopies> copies;
-  const auto offsets = format::superblock_offsets(device_bytes);
-  std::string errors;
-  for (uint32_t i = 0; i < kSuperblockCopies; ++i) {
-    buffers[i] = AlignedBuffer(kPageBytes);
-    Status status;
-    // Past the end of a small device nothing was ever written: zeros. One read at a time, each into memory of its own,
-    // so that a copy that cannot be read costs that copy only.
-    if (lies_on(offsets[i], device_bytes)) status = io.read(device_index, offsets[i], buffers[i], kPageBytes);
-    copies[i].readable = status.ok();
-    if (status.ok()) copies[i].page = page_of(buffers[i]);
-    if (!status.ok()) errors += "; " + status.message();
-  }
-  Quorum quorum = format::choose_superblock(copies);
-  quorum.why += errors;
-  return quorum;
+  return judge(read_copies(io, device_index, device_bytes));
 }
 
 Result<Quorum> read_superblock(device::BlockingIo& io, uint16_t device_index, uint64_t device_bytes) {
@@ -225,14 +220,17 @@ Result<Superblock> claim_device(device::BlockingIo& io, uint16_t device_index, S
                                                   static_cast<unsigned long long>(unknown)));
   }
   // What each copy is before we write it. One that changes meanwhile is another opener's: then both have to wait.
-  std::array<CopyBytes, kSuperblockCopies> before;
-  const auto offsets = superblock.geometry.superblock_offsets();
-  for (uint32_t i = 0; i < kSuperblockCopies; ++i) before[i] = read_copy(io, device_index, offsets[i]);
-  const Superblock found = superblock_of(before, superblock);
+  const uint64_t device_bytes = superblock.geometry.device_bytes;
+  const Copies before = read_copies(io, device_index, device_bytes);
+  Quorum quorum = judge(before);
+  // Where they do not tell: the store was judged when it was found, a moment ago.
+  const bool is_ours = quorum.verdict == QuorumVerdict::kOk && quorum.superblock.store_uuid == superblock.store_uuid;
+  const Superblock found = is_ours ? std::move(quorum.superblock) : superblock;
   bool contended = !superblock.clean && superblock.owner.host != options.host;
   contended = contended || found.owner != superblock.owner || found.clean != superblock.clean;
+  const auto offsets = superblock.geometry.superblock_offsets();
   const auto unchanged = [&](uint32_t copy) {
-    if (read_copy(io, device_index, offsets[copy]) == before[copy]) return Status();
+    if (read_copy(io, device_index, offsets[copy], device_bytes) == before[copy]) return Status();
     return Status(Code::kStale, "another opener is claiming the device");
   };
   superblock.sequence = std::max(superblock.sequence, found.sequence);
@@ -251,7 +249,7 @@ Result<Superblock> claim_device(device::BlockingIo& io, uint16_t device_index, S
   // On one host O_EXCL and the file lock have settled it. A host that cannot see them gets time to notice our record
   // (it re-reads once a period, and then goes offline), and so does another contender.
   if (contended) clock.sleep_ns(contender_wait_ns(options.heartbeat_ns));
-  KVS_TRY(confirm_ownership(io, device_index, superblock.geometry.device_bytes, superblock.owner));
+  KVS_TRY(confirm_ownership(io, device_index, device_bytes, superblock.owner));
   return superblock;
 }
 
