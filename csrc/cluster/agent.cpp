@@ -99,6 +99,10 @@ Status Agent::resync() {
   if (!snapshot.ok()) {
     ++counters_.request_errors;
     trouble_ = snapshot.status();
+    // A watch of a state that was not taken over has a gap before it. Not sooner again: who cannot be asked is not
+    // to be asked without pause.
+    watch_.reset();
+    next_resync_ns_ = clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease;
     return trouble_;
   }
   const std::string format_key = full(kFormatKey);
@@ -533,6 +537,13 @@ void Agent::keep_lease() {
   if (renewed.code() == Code::kNotFound) return depose();
   ++counters_.request_errors;
   next_renewal_ns_ = asked_ns + options_.lease_ns / kTriesPerLease;
+}
+
+Status Agent::catch_up() {
+  if (!joined_) return Status(Code::kBusy, "the lease of this opener has ended: " + trouble_.message());
+  hears_ = resync().ok();
+  if (!hears_) return trouble_;
+  return wiped_ ? Status(Code::kBusy, "the metadata engine's state is being rebuilt") : Status();
 }
 
 bool Agent::follow_changes(uint64_t wait_ns) {

@@ -126,6 +126,8 @@ class Agent {
   void recovered(const std::vector<RegionKey>& empty);
   // One round of all that is due; waits at most so long for a change. True when anything was done.
   bool turn(uint64_t wait_ns);
+  // The store has been told all that was in the engine before the call.
+  Status catch_up();
   // Gives everything back and stops being an opener. `all_ended`: no write of ours is on its way any more.
   Status leave(bool all_ended);
 

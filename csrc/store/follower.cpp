@@ -89,6 +89,10 @@ void Follower::run() {
     const uint64_t wait_ns = worked ? 0 : next_wait_ns();
     lock.lock();
     if (wait_ns == 0 || stopping_) continue;
+    if (put_off_) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(kRetiredStepNs), [this] { return stopping_; });
+      continue;
+    }
     changed_.wait_for(lock, std::chrono::nanoseconds(wait_ns), [this] {
       return stopping_ || !news_.empty() || refresh_requested_ != refresh_finished_ ||
              (look_wanted_.load() && clock_.monotonic_ns() - last_look_ns_ >= options_.shared.refresh_gap_ns);
@@ -290,6 +294,7 @@ bool Follower::turn() {
   const bool wanted = look_wanted_.exchange(false);
   last_look_ns_ = clock_.monotonic_ns();
   const uint64_t learnt = counters_.blocks_learnt.load();
+  put_off_ = false;
   const Status looked = look();
   if (!looked.ok()) {
     add(counters_.read_errors);
@@ -301,9 +306,10 @@ bool Follower::turn() {
   }
   if (!asked) return worked || (wanted && learnt != counters_.blocks_learnt.load());
   std::lock_guard lock(mutex_);
-  if (looked.ok()) refresh_finished_ = ticket;
+  put_off_ |= !looked.ok();
+  if (!put_off_) refresh_finished_ = ticket;
   changed_.notify_all();
-  return looked.ok();
+  return worked || !put_off_;
 }
 
 bool Follower::may_look() {
@@ -390,8 +396,12 @@ Status Follower::look_at_headers(std::vector<uint32_t>& numbers) {
 
 void Follower::begin_life(uint32_t number, Followed& followed, const format::RegionHeader& header) {
   if (!catalog_.learn_life(number, header, setup_.superblock.geometry.dictionary_blocks)) {
-    retire(number, header.generation);                        // an earlier life goes first
-    if (!retired_.contains(number)) followed_.erase(number);  // retired, or ours
+    retire(number, header.generation);  // an earlier life goes first
+    if (retired_.contains(number)) {
+      put_off_ = true;
+    } else {
+      followed_.erase(number);  // retired, or ours
+    }
     return;
   }
   const auto dead = dead_.find(number);

@@ -53,8 +53,8 @@ class Follower {
 
   // Any thread; cheap. Looks as soon as its bounds allow.
   void look_soon();
-  // Any thread: everything that was on the device before the call, in regions that this opener has heard of, is known
-  // when it returns. kTimeout ends the wait only.
+  // Any thread: everything that was on the device before the call, in regions that were told before it, is known when
+  // it returns. kTimeout ends the wait only.
   Status refresh(uint64_t timeout_ns);
 
   bool turn();
@@ -115,6 +115,7 @@ class Follower {
   uint64_t reads_left_ = 0;  // until the next second's
   uint64_t reads_refilled_ns_ = 0;
   uint32_t next_followed_ = 0;  // where the next look begins
+  bool put_off_ = false;        // the last look left something that it will find
 
   OwnThread thread_;
   std::mutex mutex_;

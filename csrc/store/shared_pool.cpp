@@ -146,11 +146,18 @@ void SharedPool::run() {
 
 bool SharedPool::turn() {
   uint64_t ticket = 0;
+  uint64_t catch_up_ticket = 0;
   {
     std::lock_guard lock(mutex_);
     ticket = flush_requested_;
+    catch_up_ticket = catch_up_requested_;
   }
   for (const auto& [region, spent] : std::exchange(ungranted_, {})) granted(region, spent);
+  if (catch_up_ticket != catch_up_finished_ && agent_.catch_up().ok()) {
+    std::lock_guard lock(mutex_);
+    catch_up_finished_ = catch_up_ticket;
+    changed_.notify_all();
+  }
   bool worked = agent_.turn(options_.threaded ? kWatchNs : 0);
   if (!options_.threaded) {
     for (auto& follower : followers_) worked |= follower->turn();
@@ -180,10 +187,28 @@ void SharedPool::missed() {
 Status SharedPool::refresh(uint64_t timeout_ns) {
   const uint64_t now_ns = clock_.monotonic_ns();
   const uint64_t until_ns = timeout_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + timeout_ns;
+  // What the others took since is only in the engine yet.
+  KVS_TRY(catch_up(until_ns - now_ns));
   for (auto& follower : followers_) {
     const uint64_t at_ns = clock_.monotonic_ns();
     KVS_TRY(follower->refresh(until_ns > at_ns ? until_ns - at_ns : 0));
   }
+  return {};
+}
+
+Status SharedPool::catch_up(uint64_t timeout_ns) {
+  std::unique_lock lock(mutex_);
+  const uint64_t ticket = ++catch_up_requested_;
+  if (!options_.threaded) {
+    lock.unlock();
+    turn();
+    return catch_up_finished_ >= ticket ? Status() : Status(Code::kBusy, "the metadata engine does not answer");
+  }
+  const auto finished = [&] { return catch_up_finished_ >= ticket || !running_; };
+  if (!changed_.wait_for(lock, std::chrono::nanoseconds(std::min<uint64_t>(timeout_ns, INT64_MAX / 2)), finished)) {
+    return Status(Code::kTimeout, "the metadata engine did not tell in time what the other openers have");
+  }
+  if (catch_up_finished_ < ticket) return Status(Code::kClosed, "the store was closed during refresh");
   return {};
 }
 

@@ -44,7 +44,7 @@ class SharedPool final : public cluster::StoreSide {
   Status start(Catalog& catalog, SpaceRegistry& spaces, Counters& counters, EvictionHub& evictions);
   // A lookup missed. Any thread.
   void missed();
-  // Any thread: what the others have put is known (follower.h).
+  // Any thread: what the others had on the devices before the call is known (follower.h).
   Status refresh(uint64_t timeout_ns);
   // Any thread: deletes are in the engine.
   Status flush(uint64_t timeout_ns);
@@ -81,6 +81,7 @@ class SharedPool final : public cluster::StoreSide {
  private:
   void run();
   void publish_counters();
+  Status catch_up(uint64_t timeout_ns);
   uint32_t number_of(const cluster::RegionKey& region) const;
   cluster::RegionKey key_of(uint32_t number) const;
   std::vector<cluster::RegionKey> keys_of(const std::vector<uint32_t>& numbers) const;
@@ -103,6 +104,8 @@ class SharedPool final : public cluster::StoreSide {
   bool running_ = false;
   uint64_t flush_requested_ = 0;
   uint64_t flush_finished_ = 0;
+  uint64_t catch_up_requested_ = 0;
+  uint64_t catch_up_finished_ = 0;
   cluster::AgentCounters counters_;  // as of the last turn
   uint32_t live_openers_ = 0;
   size_t engine_keys_ = 0;

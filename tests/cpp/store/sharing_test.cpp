@@ -50,6 +50,36 @@ TEST_F(Sharing, AMissBringsTheNextLookupWhatWasPutMeanwhile) {
   EXPECT_LE(openers.number(1, "peer_reads") - reads, 8);
 }
 
+TEST_F(Sharing, ARefreshKnowsOfRegionsThatWereTakenAMomentAgo) {
+  open_all(2);
+  EXPECT_EQ(openers.number(1, "openers"), 2);
+  for (int number = 0; number < 10; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  ASSERT_TRUE(openers.refresh(1).ok());
+  for (int number = 0; number < 10; ++number) EXPECT_TRUE(openers.contains(1, number)) << number;
+}
+
+TEST_F(Sharing, ARefreshDoesNotClaimToKnowWhatAnEngineThatIsAwayCouldTell) {
+  open_all(2);
+  openers.cut(1, true);
+  EXPECT_EQ(openers.refresh(1).code(), Code::kBusy);
+  openers.cut(1, false);
+  openers.run_only({1}, kSecondNs);
+  EXPECT_TRUE(openers.refresh(1).ok());
+}
+
+TEST_F(Sharing, AnEngineThatIsAwayIsNotAskedWithoutPause) {
+  open_all(2);
+  openers.run(kSecondNs);
+  const double before = openers.number(1, "engine_requests");
+  openers.cut(1, true);
+  openers.run(ManyOpeners::kLeaseNs);
+  // Twenty renewals and twenty looks in a lease, of three requests each at most.
+  EXPECT_LE(openers.number(1, "engine_requests") - before, 100);
+  openers.cut(1, false);
+  openers.run(ManyOpeners::kLeaseNs);
+  EXPECT_EQ(openers.put(1, 7, true).status, ItemStatus::kStored);
+}
+
 TEST_F(Sharing, BlocksArePutAgainByNobodyOnceTheyAreKnown) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
