@@ -52,6 +52,14 @@ bool is_node_held_alone(const std::string& path) {
   return fcntl(node.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_WRLCK;
 }
 
+bool is_shared(const std::string& path) {
+  GuardedFd file;
+  if (GuardedFd::open(path, O_RDWR | O_NONBLOCK, file) != 0) return false;
+  if (!is_node(file.get())) return flock(file.get(), LOCK_SH | LOCK_NB) == 0;
+  struct flock lock = whole_node(F_WRLCK);
+  return fcntl(file.get(), F_OFD_GETLK, &lock) == 0 && lock.l_type == F_RDLCK;
+}
+
 Status give_up_claim(GuardedFd& file) {
   GuardedFd shared;
   // By the descriptor: the path may lead elsewhere by now.

@@ -25,6 +25,9 @@ void drop_lock(int fd);
 // True when somebody has the exclusive lock of the device node at `path`.
 bool is_node_held_alone(const std::string& path);
 
+// Of a file or device node that is in use: whether those who hold it share it.
+bool is_shared(const std::string& path);
+
 // `file` is a device node opened with O_EXCL that has a lock: becomes one opened without, which has a shared lock. One
 // of the two keeps who wants it alone out at every moment.
 Status give_up_claim(GuardedFd& file);

@@ -159,7 +159,8 @@ Result<Attempt> open_or_wait(const std::string& path, const OpenOptions& options
     const uint64_t limit_ns = stays ? options.wait_ns : std::max(options.wait_ns, options.stale_wait_ns);
     const uint64_t waited_ns = clock.monotonic_ns() - start_ns;
     if (waited_ns >= limit_ns) {
-      return Status(Code::kBusy, path + " is in use: " + holder.description, EBUSY);
+      const char* how = is_shared(path) ? " is in use in shared mode: " : " is in use: ";
+      return Status(Code::kBusy, path + how + holder.description, EBUSY);
     }
     clock.sleep_ns(std::min(pause_ns, limit_ns - waited_ns));
     pause_ns = std::min(2 * pause_ns, kLongestPauseNs);

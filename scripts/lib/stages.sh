@@ -41,10 +41,13 @@ stage_lint() {
 
 stage_cpp() { ctest_in "$KVSTORE_BUILD_DIR" cpp; }
 
-stage_python() { pytest_as python -m "not lmcache and not slow" --ignore tests/reliability; }
+stage_python() { pytest_as python -m "not lmcache and not slow" --ignore tests/reliability --ignore tests/sharing; }
 
 # Real faults of devices and processes; most of them need root.
 stage_faults() { pytest_as faults -m "not slow" tests/reliability; }
+
+# Pools with several openers, each a process of its own.
+stage_sharing() { pytest_as sharing -m "not slow" tests/sharing; }
 
 stage_lmcache() {
   scripts/setup --lmcache

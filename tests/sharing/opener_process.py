@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""One opener of a shared pool, in a process of its own, that does what it is told.
+
+    opener_process.py OPTIONS      a JSON object: the arguments of kvstore.open
+
+Each line of standard input is a JSON list, a command and its arguments; each is answered by one line,
+``["ok", ANSWER]`` or ``["error", CODE, MESSAGE]``. ``work`` goes on by itself until the next line comes, and says each
+promise before the next: ``["stored", KEY]`` means that the block is durable. Such a line is one write of less than
+PIPE_BUF bytes: it is in the pipe whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import sys
+import time
+from typing import Any
+
+from oracle import IDENTITY, content, read
+
+import kvstore
+from kvstore import errors
+
+WAIT_S = 60
+
+
+def say(*words: Any) -> None:
+    text = memoryview((json.dumps(words) + "\n").encode())
+    while text:
+        text = text[os.write(1, text) :]
+
+
+def is_asked() -> bool:
+    return bool(select.select([0], [], [], 0)[0])
+
+
+def next_line() -> bytes:
+    """Read no further than its end: is_asked() sees the next one. Empty at the end of the input."""
+    line = b""
+    while not line.endswith(b"\n") and (more := os.read(0, 1)):
+        line += more
+    return line
+
+
+class Commands:
+    """What an opener can be told; each method is a command."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self._options = options
+        self.open()
+
+    def open(self) -> None:
+        self._pool = kvstore.open(**self._options)
+        self._space = self._pool.space(**IDENTITY)
+
+    def close(self) -> None:
+        self._pool.close()
+
+    def put(self, keys: list[str], durable: bool = True) -> list[str]:
+        """What became of each: ``stored``, ``present``, or the code of an error."""
+        names = [key.encode() for key in keys]
+        job = self._space.put_many(names, [content(name) for name in names], durable=durable)
+        return [result.code if result.status == "error" else result.status for result in job.wait(WAIT_S)]
+
+    def get(self, keys: list[str]) -> list[str]:
+        return [read(self._space, key.encode()) for key in keys]
+
+    def delete(self, keys: list[str]) -> list[str]:
+        return [result.status for result in self._space.delete([key.encode() for key in keys])]
+
+    def flush(self) -> None:
+        self._pool.flush(WAIT_S)
+
+    def refresh(self) -> None:
+        self._pool.refresh(WAIT_S)
+
+    def stats(self) -> dict[str, Any]:
+        return self._pool.stats()
+
+    def timed_put(self, key: str, durable: bool) -> tuple[float, float]:
+        """When the put began and when it was done, by the clock that all processes of a host share."""
+        value = content(key.encode())
+        begun = time.monotonic()
+        self._space.put(key.encode(), value, durable=durable)
+        return begun, time.monotonic()
+
+    def await_hit(self, key: str) -> float:
+        """When the first get of the key was a hit."""
+        deadline = time.monotonic() + WAIT_S
+        while read(self._space, key.encode()) != "hit":
+            if time.monotonic() > deadline:
+                raise errors.WaitTimeout(f"{key} is no hit after {WAIT_S} s")
+            time.sleep(0.0005)
+        return time.monotonic()
+
+    def put_until_refused(self, name: str, within_s: float) -> tuple[list[str], str, float]:
+        """Durable puts until one is refused: what was stored, the code, and after how long."""
+        begun = time.monotonic()
+        stored: list[str] = []
+        while time.monotonic() - begun < within_s:
+            key = f"{name}-{len(stored)}"
+            (status,) = self.put([key])
+            if status != "stored":
+                return stored, status, time.monotonic() - begun
+            stored.append(key)
+            time.sleep(0.01)
+        raise AssertionError(f"{len(stored)} puts in {within_s} s, and none was refused")
+
+    def put_until_stored(self, key: str, within_s: float) -> float:
+        """A durable put, again and again while it is refused; after how long it was stored."""
+        begun = time.monotonic()
+        while (status := self.put([key])[0]) not in ("stored", "present"):
+            if status != "busy" or time.monotonic() - begun > within_s:
+                raise AssertionError(f"{key}: {status} after {time.monotonic() - begun:.1f} s")
+            time.sleep(0.01)
+        return time.monotonic() - begun
+
+    def work(self, name: str, seed: int, others: list[str]) -> dict[str, int]:
+        """Put, one by one and in batches, and read what it put and what the others may have put."""
+        choice = random.Random(seed)
+        count = 0
+        outcomes = {"stored": 0, "hit": 0, "miss": 0, "busy": 0, "of_others": 0}
+        while not is_asked():
+            batch = [f"{name}-{count + i}" for i in range(choice.choice([1, 1, 4]))]
+            count += len(batch)
+            for key, status in zip(batch, self.put(batch), strict=True):
+                outcomes[status] += 1
+                if status == "stored":
+                    say("stored", key)
+            owner = choice.choice([name, *others])
+            (found,) = self.get([f"{owner}-{choice.randrange(count)}"])
+            outcomes[found] += 1
+            outcomes["of_others"] += owner != name and found == "hit"
+        return outcomes
+
+
+def main() -> None:
+    commands = Commands(json.loads(sys.argv[1]))
+    say("ok", os.getpid())
+    for line in iter(next_line, b""):
+        command, *arguments = json.loads(line)
+        try:
+            answer = getattr(commands, command)(*arguments)
+        except errors.KvStoreError as error:
+            say("error", error.code, str(error))
+        else:
+            say("ok", answer)
+
+
+if __name__ == "__main__":
+    main()
