@@ -15,6 +15,7 @@ RESERVED_IDENTITY = frozenset(
     {"engine", "door", "model", "world_size", "worker_id", "kv_dtype", "chunk_tokens", "layouts"}
 )
 _VERIFY = ("always", "first_read", "off")
+_MODES = ("owner", "shared")
 _DEVICE_KINDS = ("auto", "uring", "threads")
 
 
@@ -25,7 +26,11 @@ class DoorConfig:
     Parameters
     ----------
     path : block device or pool file, or a list of them (one pool). ``{worker_id}``, ``{local_worker_id}`` and
-        ``{world_size}`` are replaced in the in-process mode, where every rank needs a device of its own.
+        ``{world_size}`` are replaced in the in-process mode, where in owner mode every rank needs a device of its own.
+    mode : ``owner``, one opener at a time; ``shared``: every worker, server and host opens the same pool.
+    engine : shared mode, who says who may write what: ``sqlite:``, ``sqlite:/path`` or ``etcd://host:port,…``; empty is
+        ``sqlite:``.
+    lease_s : shared mode: stores are refused when the engine was silent for so long; 0 is the store's default.
     identity : what tells these blocks apart beyond LMCache's own key: model revision, KV dtype, layout. A change of
         any value makes every stored block a miss, which is the point.
     verify : ``always``, ``first_read`` or ``off``.
@@ -41,6 +46,9 @@ class DoorConfig:
     """
 
     path: tuple[str, ...]
+    mode: str = "owner"
+    engine: str = ""
+    lease_s: float = 0.0
     identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     verify: str = "always"
     device_kind: str = "auto"
@@ -73,11 +81,21 @@ class DoorConfig:
             raise ConfigError(f"{where}.{unknown[0]}: no such setting; known are {', '.join(_CHECKS)}")
         if "path" not in fields:
             raise ConfigError(f"{where}.path is missing: name a block device or a pool file made by `kvstore format`")
-        return cls(**{name: _CHECKS[name](value, f"{where}.{name}") for name, value in fields.items()})
+        made = cls(**{name: _CHECKS[name](value, f"{where}.{name}") for name, value in fields.items()})
+        for name in ("engine", "lease_s"):
+            if made.mode != "shared" and getattr(made, name):
+                raise ConfigError(f'{where}.{name} is for {where}.mode "shared"; the mode is {made.mode!r}')
+        return made
 
     def open_options(self) -> dict[str, Any]:
         """Return the keyword arguments of ``kvstore.open`` that differ from its defaults."""
         options: dict[str, Any] = {"wait_s": self.wait_s}
+        if self.mode != "owner":
+            options["mode"] = self.mode
+        if self.engine:
+            options["engine"] = self.engine
+        if self.lease_s:
+            options["lease_s"] = self.lease_s
         if self.verify != "always":
             options["verify"] = self.verify
         if self.device_kind != "auto":
@@ -116,6 +134,12 @@ def _one_of(allowed: Sequence[str]) -> Callable[[Any, str], str]:
     return check
 
 
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be text, got {value!r}")
+    return value
+
+
 def _boolean(value: Any, name: str) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):  # a URL has no booleans
         return value.lower() == "true"
@@ -141,6 +165,9 @@ def _number(kind: type, lowest: float, unit: str) -> Callable[[Any, str], Any]:
 
 _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     "path": _paths,
+    "mode": _one_of(_MODES),
+    "engine": _text,
+    "lease_s": _number(float, 0, "seconds"),
     "identity": _identity,
     "verify": _one_of(_VERIFY),
     "device_kind": _one_of(_DEVICE_KINDS),

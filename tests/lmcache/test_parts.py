@@ -114,6 +114,13 @@ def test_a_bad_setting_is_named_with_what_is_allowed(fields, message):
     assert message in str(raised.value)
 
 
+def test_a_shared_pool_is_opened_as_one():
+    fields = {"path": "pool.img", "mode": "shared", "engine": "etcd://one:2379,two:2379", "lease_s": "5"}
+    options = DoorConfig.from_mapping(fields, "adapter_params").open_options()
+    assert options == {"wait_s": 10.0, "mode": "shared", "engine": "etcd://one:2379,two:2379", "lease_s": 5.0}
+    assert DoorConfig.from_mapping({"path": "pool.img", "mode": "shared"}, "p").open_options()["mode"] == "shared"
+
+
 def test_settings_from_a_url_may_be_text():
     config = DoorConfig.from_mapping(
         {"path": ["a", "b"], "durable": "true", "load_timeout_s": "2.5", "window_bytes": "1048576"}, "remote_url"
