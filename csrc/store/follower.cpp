@@ -86,6 +86,7 @@ void Follower::run() {
   while (!stopping_) {
     lock.unlock();
     const bool worked = turn();
+    const bool wanted = look_wanted_.load();
     const uint64_t wait_ns = worked ? 0 : next_wait_ns();
     lock.lock();
     if (wait_ns == 0 || stopping_) continue;
@@ -93,9 +94,9 @@ void Follower::run() {
       changed_.wait_for(lock, std::chrono::nanoseconds(kRetiredStepNs), [this] { return stopping_; });
       continue;
     }
-    changed_.wait_for(lock, std::chrono::nanoseconds(wait_ns), [this] {
-      return stopping_ || !news_.empty() || refresh_requested_ != refresh_finished_ ||
-             (look_wanted_.load() && clock_.monotonic_ns() - last_look_ns_ >= options_.shared.refresh_gap_ns);
+    changed_.wait_for(lock, std::chrono::nanoseconds(wait_ns), [this, wanted] {
+      // A look that is wanted from now on may have to wait for its gap: how long, the next round tells.
+      return stopping_ || !news_.empty() || refresh_requested_ != refresh_finished_ || (look_wanted_.load() && !wanted);
     });
   }
   running_ = false;

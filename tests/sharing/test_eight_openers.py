@@ -19,6 +19,10 @@ VISIBLE_P50_MAX_S = 1.0
 VISIBLE_P99_MAX_S = 10.0
 
 
+def milliseconds(seconds: list[float]) -> str:
+    return f"p50 {percentile(seconds, 50) * 1e3:.1f} ms, p99 {percentile(seconds, 99) * 1e3:.1f} ms"
+
+
 def test_what_any_of_eight_puts_all_of_them_get(medium, start_all):
     openers = start_all(OPENERS, medium())
     keys = [[f"{opener.name}-{i}" for i in range(BLOCKS)] for opener in openers]
@@ -50,23 +54,25 @@ def test_a_later_opener_finds_all_after_everybody_has_closed(make_pool, start, s
 
 
 def test_a_block_put_by_a_prefill_process_is_soon_a_hit_in_a_decode_process(medium, start_all):
-    prefill, decode = start_all(2, medium())
-    after_begin, after_done = [], []
+    # Looks on a timer would come too late: only a miss brings one in time.
+    prefill, decode = start_all(2, medium(), refresh_interval_ms=3_000)
+    after_begin: dict[bool, list[float]] = {True: [], False: []}
+    after_done: dict[bool, list[float]] = {True: [], False: []}
     for i in range(40):
         durable = i % 2 == 0  # the others are committed within the commit interval
         decode.tell("await_hit", f"block-{i}")
         begun, done = prefill.ask("timed_put", f"block-{i}", durable)
         hit = decode.answer()
         assert hit > begun
-        after_begin.append(hit - begun)
-        after_done.append(hit - done)
-    print(
-        f"from put to hit: p50 {percentile(after_begin, 50) * 1e3:.1f} ms, p99 {percentile(after_begin, 99) * 1e3:.1f} "
-        f"ms; from the end of the put: p50 {percentile(after_done, 50) * 1e3:.1f} ms, "
-        f"p99 {percentile(after_done, 99) * 1e3:.1f} ms"
-    )
-    assert percentile(after_begin, 50) < VISIBLE_P50_MAX_S
-    assert percentile(after_begin, 99) < VISIBLE_P99_MAX_S
+        after_begin[durable].append(hit - begun)
+        after_done[durable].append(hit - done)
+    for durable, seconds in after_begin.items():
+        print(
+            f"{'durable' if durable else 'ordinary'} put: a hit elsewhere {milliseconds(seconds)} after it began, "
+            f"{milliseconds(after_done[durable])} after it was done"
+        )
+        assert percentile(seconds, 50) < VISIBLE_P50_MAX_S
+        assert percentile(seconds, 99) < VISIBLE_P99_MAX_S
 
 
 def test_a_deleted_block_is_a_miss_for_all_once_the_delete_is_flushed(make_pool, start, start_all):
