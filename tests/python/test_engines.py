@@ -269,7 +269,9 @@ def test_keys_of_a_lease_go_when_it_ends_and_watches_hear_of_it(connect, prefix,
     put(owner, prefix + "stays")
     revision = owner.txn([], [Put(prefix + "a", b"1", lease), Put(prefix + "b", b"2", lease)]).revision
     assert {item.lease for item in other.range(prefix).items} == {lease, 0}
-    seen = changes_until(other.watch(prefix, revision), lambda change: change.item.key == prefix + "b")
+    watch = other.watch(prefix, revision)
+    seen = changes_until(watch, lambda change: change.item.key == prefix + "b")
+    watch.close()
     assert time.monotonic() - begin >= ttl_s
     assert [(change.item.key, change.erased) for change in seen] == [(prefix + "a", True), (prefix + "b", True)]
     assert [item.key for item in other.range(prefix).items] == [prefix + "stays"]

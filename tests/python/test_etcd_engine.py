@@ -168,14 +168,15 @@ def test_a_call_ends_within_its_time_limit(server, connect, mute):
 
 def test_a_watch_that_nobody_polls_ends_with_its_thread(connect):
     engine = connect()
+    before = set(threading.enumerate())
     watches = [engine.watch("", put(engine, "a")) for _ in range(5)]
-    assert sum(thread.name == "kvs-etcd-watch" for thread in threading.enumerate()) >= 5
+    threads = set(threading.enumerate()) - before
+    assert [thread.name for thread in threads] == ["kvs-etcd-watch"] * 5
     for watch in watches:
         watch.close()
-    deadline = time.monotonic() + WAIT_S_MAX
-    while any(thread.name == "kvs-etcd-watch" for thread in threading.enumerate()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    for thread in threads:
+        thread.join(WAIT_S_MAX)
+        assert not thread.is_alive()
 
 
 def test_a_message_that_is_none_of_etcds_ends_the_watch_and_not_its_news(connect, monkeypatch):
