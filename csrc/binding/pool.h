@@ -9,9 +9,9 @@
 
 #pragma once
 
-#include <functional>
 #include <nanobind/nanobind.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,8 +26,7 @@ namespace kvstore::binding {
 class PoolHandle {
  public:
   static std::shared_ptr<PoolHandle> open(const std::vector<std::string>& paths, nb::dict options);
-  explicit PoolHandle(std::shared_ptr<store::Store> store,
-                      std::unique_ptr<cluster::MetadataEngine> engine = nullptr);
+  explicit PoolHandle(std::shared_ptr<store::Store> store, std::unique_ptr<cluster::MetadataEngine> engine = nullptr);
   PoolHandle(const PoolHandle&) = delete;
   PoolHandle& operator=(const PoolHandle&) = delete;
   ~PoolHandle();

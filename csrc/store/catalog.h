@@ -196,7 +196,7 @@ class Catalog {
   std::vector<DeletedSlots> take_deleted();
   void deleted_again(uint32_t number);  // it was not told: with the next round
   void tell_deletes_again();            // all that are known, in whosever regions
-  void deletes_told();  // what was taken is in the engine, or was given back by deleted_again()
+  void deletes_told();                  // what was taken is in the engine, or was given back by deleted_again()
   bool deletes_wait();
   // One bit per region, in order of their numbers: read since the last call. Empty: none.
   std::vector<uint8_t> take_hits();
@@ -322,7 +322,7 @@ class Catalog {
   std::vector<uint32_t> unsealed_;  // likewise, of what holds blocks
   std::vector<std::pair<uint32_t, Generation>> conflicts_;
   std::vector<uint32_t> deleted_in_;  // regions with deletes that the engine was not told of
-  bool deletes_under_way_ = false;        // taken, and not told yet
+  bool deletes_under_way_ = false;    // taken, and not told yet
   uint64_t hits_told_tick_ = 0;
   bool wants_nothing_ = false;            // closing
   std::atomic<bool> broken_once_{false};  // somebody writes broken_text_
