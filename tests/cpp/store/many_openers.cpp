@@ -74,6 +74,9 @@ class WatchedEngine final : public cluster::MetadataEngine {
                                   std::span<const cluster::Operation> operations) override {
     openers_.others_run(opening_);
     Result<cluster::TxnOutcome> outcome = engine_.txn(compares, operations);
+    for (const cluster::Operation& operation : operations) {
+      openers_.reclaimed_ = openers_.reclaimed_ || operation.value.starts_with("retiring ");
+    }
     openers_.others_run(opening_);
     return outcome;
   }
@@ -484,15 +487,21 @@ void ManyOpeners::judge(uint64_t opening, uint32_t region, uint64_t generation, 
   const std::string where = std::string(" (") + what + ") of region " + std::to_string(region) + " generation " +
                             std::to_string(generation) + ": opening " + std::to_string(opening);
   if (writers.size() > 1) violation("TWO WRITERS" + where + ", after " + std::to_string(*writers.begin()));
-  auto& [latest, writer] = latest_[region];
-  if (generation < latest && writer != opening) {
-    violation("A LATE WRITER" + where + ", when " + std::to_string(writer) + " has begun generation " +
-              std::to_string(latest));
+  // A life of which no header landed never was.
+  const uint64_t on_device = generation_on_device(region);
+  if (on_device <= generation || writers_[{region, on_device}].contains(opening)) return;
+  violation("A LATE WRITER" + where + ", when the device bears generation " + std::to_string(on_device));
+}
+
+uint64_t ManyOpeners::generation_on_device(uint32_t region) {
+  uint64_t highest = 0;
+  for (uint32_t copy = 0; copy < 2; ++copy) {
+    std::vector<uint8_t> page(kPageBytes);
+    disk_->peek(geometry().header_offset(RegionId{region}, copy), page.data(), page.size());
+    const auto header = format::decode_region_header(page, superblock_.store_uuid, geometry(), RegionId{region}, copy);
+    if (header.ok()) highest = std::max(highest, header.value().generation.value);
   }
-  if (generation > latest) {
-    latest = generation;
-    writer = opening;
-  }
+  return highest;
 }
 
 void ManyOpeners::issued(const device::IoRequest& request, uint64_t opening) {

@@ -93,6 +93,7 @@ class ManyOpeners {
   SeededRandom& random() { return random_; }
   const std::set<int>& durable() const { return durable_; }
   const std::set<int>& failed_puts() const { return failed_puts_; }  // of which something may be there all the same
+  bool any_reclaimed() const { return reclaimed_; }                  // or an opener tried to
   uint64_t opening(uint32_t opener) const { return openers_[opener].opening; }
   const std::vector<std::string>& violations() const { return violations_; }
   std::string all_violations() const;
@@ -131,6 +132,7 @@ class ManyOpeners {
 
   void others_run(uint64_t opening);
   void issued(const device::IoRequest& request, uint64_t opening);
+  uint64_t generation_on_device(uint32_t region);
   void judge(uint64_t opening, uint32_t region, uint64_t generation, const char* what);
   JobRef finish(uint32_t opener, JobRef job);
   JobRef submit_put(uint32_t opener, int number, bool durable, Buffers& buffers, Status& status);
@@ -152,7 +154,7 @@ class ManyOpeners {
   uint32_t interleave_long_one_in_ = 0;
   std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>> writers_;  // of (region, generation): openings
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> lives_;              // of (opening, region): its last generation
-  std::map<uint32_t, std::pair<uint64_t, uint64_t>> latest_;             // of a region: generation, opening
+  bool reclaimed_ = false;
   std::set<int> durable_;
   std::set<int> deleted_;  // ever
   std::set<int> failed_puts_;

@@ -230,9 +230,7 @@ class SharingRun {
     totals_.rejoins += static_cast<uint64_t>(openers_.number(opener, "rejoins"));
     totals_.rebuilds += static_cast<uint64_t>(openers_.number(opener, "engine_rebuilds"));
     totals_.regions_lost += static_cast<uint64_t>(openers_.number(opener, "regions_lost"));
-    const auto retired = static_cast<uint64_t>(openers_.number(opener, "regions_retired"));
-    totals_.retires += retired;
-    retired_ = retired_ || retired != 0;
+    totals_.retires += static_cast<uint64_t>(openers_.number(opener, "regions_retired"));
   }
   void close_and_open(uint32_t opener) {
     openers_.settle_puts(opener);
@@ -364,12 +362,6 @@ class SharingRun {
   // ---- judging ----
   void fail(const std::string& text) { openers_.violation(text); }
 
-  bool any_retired() {
-    for (uint32_t i = 0; i < setup_.openers && !retired_; ++i) {
-      retired_ = openers_.is_open(i) && openers_.number(i, "regions_retired") != 0;
-    }
-    return retired_;
-  }
   void settle_all() {
     heal();
     for (uint32_t i = 0; i < setup_.openers; ++i) {
@@ -395,7 +387,7 @@ class SharingRun {
       const ItemResult result = openers_.get(opener, number);
       const bool hit = result.status == ItemStatus::kHit;
       if (hit) ++totals_.hits;
-      if (opened_with_faults_[opener] || any_retired()) continue;
+      if (opened_with_faults_[opener] || openers_.any_reclaimed()) continue;
       ++totals_.durable_checked;
       if (!hit)
         fail("DURABLE block " + std::to_string(number) + " is a miss for opener " + std::to_string(opener) + ": " +
@@ -447,8 +439,6 @@ class SharingRun {
       for (uint32_t region = 0; region < regions; ++region) {
         if (!used.contains(region)) text += " " + std::to_string(region);
       }
-      for (const auto& item : openers_.cluster().range("kvstore/").items)
-        text += "\n  " + item.key + " = " + item.value;
       fail(text);
     }
   }
@@ -463,7 +453,6 @@ class SharingRun {
   uint32_t interleave_long_one_in_ = 0;
   int keys_ = 0;
   bool device_faults_ = false;
-  bool retired_ = false;
   std::map<uint32_t, bool> opened_with_faults_;
   std::map<uint32_t, std::set<int>> unflushed_;  // stored, and perhaps not durable yet
   std::set<int> murky_;                          // of which a descriptor may still land
