@@ -381,6 +381,12 @@ Status Follower::look_at_headers(std::vector<uint32_t>& numbers) {
   for (size_t i = 0; i < numbers.size(); ++i) {
     Followed& followed = followed_[numbers[i]];
     const format::RegionHeader& header = scan.headers[i];
+    const bool is_whole = !scan.unreadable[i] && header.generation >= followed.view.generation &&
+                          (followed.view.hold != Hold::kSealed || header.state == RegionState::kSealed);
+    if (scan.in_doubt[i] && !is_whole) {
+      add(counters_.read_errors);
+      continue;  // the next look tries again
+    }
     // Owned: taken ahead of need, and its life has not begun. Sealed: what the engine calls so was on the device
     // before.
     const bool begun = followed.view.hold == Hold::kSealed

@@ -304,6 +304,8 @@ Status Keeper::check_headers(RegionId region, Generation generation) {
 Status Keeper::look_at_headers(Region& region, Generation next) {
   if (!catalog_.shared()) return {};
   KVS_ASSIGN(const HeaderScan scan, scan_headers(*io_, setup_.superblock, {&region.id, 1}));
+  if (scan.in_doubt[0] && !region.open)
+    return Status(Code::kIo, "the headers cannot be read, and may bear a later life");
   region.header_sequence = std::max(region.header_sequence, scan.header_sequences[0]);
   region.header_copy = scan.header_copies[0];
   const Generation found = scan.headers[0].generation;

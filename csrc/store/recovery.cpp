@@ -115,6 +115,7 @@ Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock
   scan.header_sequences.resize(regions.size());
   scan.header_copies.resize(regions.size());
   scan.unreadable.resize(regions.size());
+  scan.in_doubt.resize(regions.size());
   constexpr uint64_t kScanBytes = kScanPages * kPageBytes;
   constexpr size_t kBatch = kHeaderBatchBytes / kScanBytes;
   AlignedBuffer buffer(std::min(regions.size(), kBatch) * kScanBytes);
@@ -137,6 +138,7 @@ Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock
                                            scan.header_copies[number], unreadable, scan.copies_damaged);
       scan.headers[number].region = regions[number];
       scan.unreadable[number] = unreadable;
+      scan.in_doubt[number] = !scanned.readable[0] || !scanned.readable[1];
       const format::RegionHeader& header = scan.headers[number];
       if (unreadable || header.generation.value == 0 || header.state == RegionState::kFree) continue;
       ++scan.regions_used;

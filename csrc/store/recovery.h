@@ -45,6 +45,7 @@ struct HeaderScan {
   std::vector<uint64_t> header_sequences;
   std::vector<uint32_t> header_copies;  // the copy to write next (I4)
   std::vector<bool> unreadable;
+  std::vector<bool> in_doubt;  // a copy of the pair could not be read: it may be the one that counts
   uint64_t copies_damaged = 0;
 };
 Result<HeaderScan> scan_headers(device::BlockingIo& io, const format::Superblock& superblock);

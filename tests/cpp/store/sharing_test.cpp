@@ -80,6 +80,22 @@ TEST_F(Sharing, AnEngineThatIsAwayIsNotAskedWithoutPause) {
   EXPECT_EQ(openers.put(1, 7, true).status, ItemStatus::kStored);
 }
 
+TEST_F(Sharing, HeadersThatCannotBeReadOnceAreLookedAtAgain) {
+  open_all(2);
+  for (int number = 0; number < 4; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  openers.run_only({0}, kSecondNs);  // sealed, and opener 1 has not looked yet
+  const uint64_t area = openers.geometry().entry_bytes * openers.geometry().region_count;
+  openers.disk().add_rule({.fault = device::SimFault::kError,
+                           .op = device::IoOp::kRead,
+                           .first_byte = format::kMetadataOffset,
+                           .last_byte = format::kMetadataOffset + area,
+                           .times = 6});
+  openers.run_only({1}, kSecondNs);
+  openers.disk().clear_rules();
+  ASSERT_TRUE(openers.refresh(1).ok());
+  for (int number = 0; number < 4; ++number) EXPECT_EQ(openers.get(1, number).status, ItemStatus::kHit) << number;
+}
+
 TEST_F(Sharing, BlocksArePutAgainByNobodyOnceTheyAreKnown) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
