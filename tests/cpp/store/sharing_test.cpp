@@ -82,15 +82,20 @@ TEST_F(Sharing, AnEngineThatIsAwayIsNotAskedWithoutPause) {
 
 TEST_F(Sharing, HeadersThatCannotBeReadOnceAreLookedAtAgain) {
   open_all(2);
+  openers.pause(1, true);
   for (int number = 0; number < 4; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
-  openers.run_only({0}, kSecondNs);  // sealed, and opener 1 has not looked yet
+  openers.run(kSecondNs);  // sealed, and opener 1 has not looked yet
+  openers.pause(1, false);
   const uint64_t area = openers.geometry().entry_bytes * openers.geometry().region_count;
   openers.disk().add_rule({.fault = device::SimFault::kError,
                            .op = device::IoOp::kRead,
                            .first_byte = format::kMetadataOffset,
                            .last_byte = format::kMetadataOffset + area,
-                           .times = 6});
+                           .times = UINT64_MAX});
+  ASSERT_EQ(openers.number(1, "blocks_learnt"), 0);
   openers.run_only({1}, kSecondNs);
+  ASSERT_EQ(openers.number(1, "blocks_learnt"), 0);
+  ASSERT_GT(openers.number(1, "read_errors"), 0);
   openers.disk().clear_rules();
   ASSERT_TRUE(openers.refresh(1).ok());
   for (int number = 0; number < 4; ++number) EXPECT_EQ(openers.get(1, number).status, ItemStatus::kHit) << number;
