@@ -24,6 +24,8 @@ constexpr uint32_t kOpenMax = 8;
 constexpr uint32_t kRegionsPerOpen = 8;         // owner mode: at most an eighth of all is open
 constexpr uint32_t kRegionsPerOpenerOpen = 4;   // shared: of an opener's share a quarter
 constexpr uint32_t kRegionsPerOpenerReady = 8;  // and an eighth is kept ready
+constexpr uint64_t kReadyBytes = 256 * kMiB;
+constexpr uint64_t kReadyMax = 16;
 
 }  // namespace
 
@@ -36,8 +38,11 @@ void Catalog::set_targets_locked(uint32_t openers) {
     DeviceState& state = device_states_[device];
     const uint32_t share = shared() ? count / (kRegionsPerOpenerOpen * openers) : count / kRegionsPerOpen;
     state.open_max = std::clamp<uint32_t>(share, 1, std::clamp<uint32_t>(count / kRegionsPerOpen, 1, kOpenMax));
+    // Of small regions more: a region is taken in milliseconds, in which a device fills many of them.
+    const uint64_t ready = std::clamp<uint64_t>(kReadyBytes / devices_[device].geometry.region_bytes,
+                                                std::max(options_.free_regions_target, 1u), kReadyMax);
     state.free_target =
-        std::clamp<uint32_t>(count / (kRegionsPerOpenerReady * openers), 1, std::max(options_.free_regions_target, 1u));
+        static_cast<uint32_t>(std::clamp<uint64_t>(count / (kRegionsPerOpenerReady * openers), 1, ready));
   }
 }
 

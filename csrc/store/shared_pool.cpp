@@ -22,6 +22,9 @@ using cluster::RegionKey;
 using cluster::RegionView;
 
 constexpr uint64_t kWatchNs = 50'000'000;  // the agent looks after the store's wishes this often
+// While regions come and go: with small ones an opener fills all that it has ready in less than kWatchNs.
+constexpr uint64_t kBusyWatchNs = 5'000'000;
+constexpr uint64_t kBusyNs = 200'000'000;  // this long after the last of them
 constexpr uint64_t kJoinStepNs = 20'000'000;
 constexpr uint64_t kCloseNsMin = 1'000'000'000;
 
@@ -135,8 +138,8 @@ void SharedPool::run() {
     std::unique_lock lock(mutex_);
     if (stopping_) break;
     // The watch waits while there is one that answers; else the engine is not to be asked without pause.
-    if (!worked && clock_.monotonic_ns() - began_ns < kWatchNs / 2) {
-      changed_.wait_for(lock, std::chrono::nanoseconds(kWatchNs), [this] { return stopping_; });
+    if (!worked && clock_.monotonic_ns() - began_ns < watch_ns_ / 2) {
+      changed_.wait_for(lock, std::chrono::nanoseconds(watch_ns_), [this] { return stopping_; });
     }
   }
   std::lock_guard lock(mutex_);
@@ -158,7 +161,10 @@ bool SharedPool::turn() {
     catch_up_finished_ = catch_up_ticket;
     changed_.notify_all();
   }
-  bool worked = agent_.turn(options_.threaded ? kWatchNs : 0);
+  const uint64_t began_ns = clock_.monotonic_ns();
+  watch_ns_ = began_ns - last_worked_ns_ < kBusyNs ? kBusyWatchNs : kWatchNs;
+  bool worked = agent_.turn(options_.threaded ? watch_ns_ : 0);
+  if (worked) last_worked_ns_ = began_ns;
   if (!options_.threaded) {
     for (auto& follower : followers_) worked |= follower->turn();
   }
@@ -245,6 +251,7 @@ void SharedPool::stop(uint64_t until_ns) {
 }
 
 Status SharedPool::leave(bool all_ended) {
+  leaving_ = true;
   Status left = agent_.leave(all_ended);
   publish_counters();
   return left;
@@ -363,7 +370,12 @@ bool SharedPool::holds_nothing(const RegionKey& region) {
 }
 
 std::vector<RegionKey> SharedPool::take_sealed() { return keys_of(catalog_->take_sealed()); }
-std::vector<RegionKey> SharedPool::take_released() { return keys_of(catalog_->take_released()); }
+std::vector<RegionKey> SharedPool::take_released() {
+  std::vector<RegionKey> released = keys_of(catalog_->take_released());
+  if (!leaving_) return released;
+  for (const auto& [region, spent] : std::exchange(ungranted_, {})) released.push_back(region);
+  return released;
+}
 
 std::vector<std::pair<RegionKey, Generation>> SharedPool::take_conflicts() {
   std::vector<std::pair<RegionKey, Generation>> conflicts;

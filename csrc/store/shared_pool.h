@@ -95,7 +95,10 @@ class SharedPool final : public cluster::StoreSide {
   std::vector<std::pair<cluster::RegionKey, Generation>> ungranted_;              // what lived there is not gone yet
   std::vector<std::pair<cluster::RegionKey, cluster::DeadSlots>> early_deletes_;  // told before start()
   std::vector<uint32_t> deletes_told_;                                            // by the transactions of this turn
-  uint64_t confirmed_at_ns_ = 0;                                                  // before start()
+  bool leaving_ = false;
+  uint64_t watch_ns_ = 0;  // how long the agent's turn waits for a change
+  uint64_t last_worked_ns_ = 0;
+  uint64_t confirmed_at_ns_ = 0;  // before start()
 
   OwnThread thread_;
   mutable std::mutex mutex_;
