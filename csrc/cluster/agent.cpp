@@ -44,6 +44,7 @@ Result<TxnOutcome> Agent::txn(std::vector<Compare> compares, std::vector<Operati
   if (!outcome.ok()) {
     ++counters_.request_errors;
     trouble_ = outcome.status();
+    in_doubt_ = true;
   } else if (!outcome.value().applied) {
     ++counters_.contended;
     // The watch tells what became of it. If it does not, something is wrong with the watch.
@@ -215,6 +216,8 @@ void Agent::apply_region(const RegionKey& region, const KeyValue& item, bool era
   entry.record = decoded.value_or(RegionRecord{.hold = Hold::kOwned, .generation = {}, .epoch = 0, .stamp = "?"});
   const bool by_us = !erased && entry.record.stamp.starts_with(nonce_);
   const bool mine = !erased && is_mine(region, entry.record);
+  const bool is_reuse = found != regions_.end() && found->second.record.hold == Hold::kRetiring;
+  const Revision retired = is_reuse ? found->second.modified : 0;
   erased ? (void)regions_.erase(region) : (void)(regions_[region] = entry);
   // Absent, after a rebuild: the device bears no life of it.
   const bool is_unused = erased && recovered_;
@@ -226,7 +229,7 @@ void Agent::apply_region(const RegionKey& region, const KeyValue& item, bool era
   // Ours, and a life that the store has begun: that it was sealed, a failover forgot. It is never begun again.
   const bool begun = mine && store_.header_generation(region) >= entry.record.generation;
   if (begun && !granted_.contains(region)) to_seal_.push_back(region);
-  if (mine && !begun && !granted_.contains(region)) taken_.emplace(region, Taken{clock_.monotonic_ns(), 0});
+  if (mine && !begun && !granted_.contains(region)) taken_.emplace(region, Taken{clock_.monotonic_ns(), retired, 0});
   if (!mine) {
     taken_.erase(region);
     const bool was_granted = granted_.erase(region) != 0;
@@ -337,6 +340,8 @@ Status Agent::become_opener() {
   lease_ = lease;
   epoch_ = epoch;
   joined_ = true;
+  joined_revision_ = outcome.value().revision;
+  in_doubt_ = false;
   confirmed_ns_ = asked_ns;
   next_renewal_ns_ = asked_ns + options_.lease_ns / kRenewalsPerLease;
   OpenerEntry& mine = openers_[epoch];
@@ -664,11 +669,14 @@ bool Agent::grant_settled() {
   const uint64_t now_ns = clock_.monotonic_ns();
   bool worked = false;
   for (auto next = taken_.begin(); next != taken_.end();) {
-    const auto [region, taken] = *next++;
+    const RegionKey region = next->first;
+    Taken& taken = next->second;
+    ++next;
     const Entry entry = regions_.at(region);
     if (entry.record.epoch != epoch_) continue;
     if (forgets_ns != 0 && KVS_RULE(S2_a_take_settles)) {
-      if (now_ns - taken.since_ns <= forgets_ns) continue;
+      if (now_ns - taken.since_ns <= forgets_ns || now_ns < taken.next_look_ns) continue;
+      taken.next_look_ns = now_ns + options_.lease_ns / kTriesPerLease;
       const Result<bool> settled = is_settled(region, entry, taken.retired);
       if (!settled.ok() || !settled.value()) continue;
     }
@@ -768,32 +776,31 @@ bool Agent::reuse_drained() {
     });
     if (!passed && KVS_RULE(S4_every_reader_has_let_go)) continue;
     record.hold = Hold::kOwned;
-    if (change_region(region, record) != Outcome::kApplied) continue;
-    if (const auto taken = taken_.find(region); taken != taken_.end()) taken->second.retired = entry.modified;
-    worked = true;
+    worked |= change_region(region, record) == Outcome::kApplied;
   }
   return worked;
 }
 
 bool Agent::publish_read() {
-  const Entry* last = nullptr;  // of those that we have let go, before any that we have not
-  Revision held = UINT64_MAX;
+  Revision held = UINT64_MAX;  // the first that we have not let go
   for (const RegionKey& region : retiring_) {
     const Entry& entry = regions_.at(region);
     if (!entry.witnessed || !store_.drained(region)) held = std::min(held, entry.modified);
   }
-  RegionKey which;
+  // A revision says something only of the history that it was seen in: the transaction compares what was seen there.
+  // Our own live key, from when we joined; or the last record that was let go, which a failover may have forgotten
+  // since.
+  Revision passed = joined_revision_ < held && store_.drained_all() ? joined_revision_ : 0;
+  std::vector<Compare> compares = {{live_key(epoch_), nonce_}};
   for (const RegionKey& region : retiring_) {
     const Entry& entry = regions_.at(region);
-    if (entry.modified >= held || (last != nullptr && entry.modified <= last->modified)) continue;
-    last = &entry;
-    which = region;
+    if (entry.modified >= held || entry.modified <= passed) continue;
+    passed = entry.modified;
+    compares.resize(1);
+    compares.push_back({region_key(region), entry.value});
   }
-  if (last == nullptr || openers_[epoch_].read >= last->modified) return false;
-  // The record as it was when we let go: after a failover its revision may stand for something else.
-  const Revision passed = last->modified;
-  const auto outcome = txn({{live_key(epoch_), nonce_}, {region_key(which), last->value}},
-                           {{read_key(epoch_), std::to_string(passed), lease_, false}});
+  if (passed == 0 || openers_[epoch_].read >= passed) return false;
+  const auto outcome = txn(std::move(compares), {{read_key(epoch_), std::to_string(passed), lease_, false}});
   if (!outcome.ok() && outcome.status().code() == Code::kNotFound) depose();
   if (!outcome.ok() || !outcome.value().applied) return false;
   openers_[epoch_].read = passed;
@@ -810,6 +817,16 @@ void Agent::judge_openers() {
     if (entry.record.hold == Hold::kOwned || entry.record.hold == Hold::kRetiring) owners.insert(entry.record.epoch);
   }
   orphans_.clear();
+  // Of an owner that nobody knows it is only known since when: quarantined from now on (S5), or it would own for ever.
+  for (const uint64_t epoch : owners) {
+    const auto found = openers_.find(epoch);
+    const bool known = found != openers_.end() && (found->second.known || found->second.live);
+    if (known || epoch == epoch_ || former_.contains(epoch)) continue;
+    Opener unknown;
+    unknown.lost_seconds = std::max<uint64_t>(now_seconds, 1);
+    (void)txn({{std::string(kFormatKey), format_}, {opener_key(epoch), std::nullopt}},
+              {{opener_key(epoch), encode(unknown), kNoLease, false}});
+  }
   std::vector<uint64_t> epochs;
   for (const auto& [epoch, entry] : openers_) epochs.push_back(epoch);
   for (const uint64_t epoch : epochs) {
@@ -856,7 +873,8 @@ Status Agent::leave(bool all_ended) {
     record.hold = Hold::kFree;
     all = change_region(region, record) == Outcome::kApplied && all;
   }
-  all = all && granted_.empty();
+  // What a transaction without an answer took is seen by who comes after us: it is to find us then.
+  all = all && granted_.empty() && !in_doubt_;
   Status outcome;
   if (all_ended) {
     Opener gone = setup_.identity;

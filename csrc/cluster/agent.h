@@ -80,6 +80,7 @@ class StoreSide {
   virtual std::vector<std::pair<RegionKey, Generation>> take_conflicts() = 0;
   virtual std::vector<std::pair<RegionKey, DeadSlots>> take_deletes() = 0;
   virtual void deletes_done(bool all) = 0;
+  virtual bool drained_all() = 0;                     // of every region that was told of
   virtual bool drained(const RegionKey& region) = 0;  // no entry and no reader left of a retiring region
   virtual std::vector<uint8_t> take_hits() = 0;       // bits by region, device after device; empty: none
   virtual Result<std::vector<HeaderFacts>> scan_headers() = 0;
@@ -211,6 +212,7 @@ class Agent {
   uint64_t epoch_ = 0;
   std::set<uint64_t> former_;  // epochs this opening had before
   LeaseId lease_ = kNoLease;
+  Revision joined_revision_ = 0;
   uint64_t confirmed_ns_ = 0;
   bool told_unconfirmed_ = false;
   uint64_t next_renewal_ns_ = 0;
@@ -219,7 +221,8 @@ class Agent {
   uint64_t next_resync_ns_ = 0;
   uint64_t next_judging_ns_ = 0;
   uint64_t next_hits_ns_ = 0;
-  Status trouble_;  // of the last request that failed
+  Status trouble_;         // of the last request that failed
+  bool in_doubt_ = false;  // a transaction of this epoch was not answered
 
   std::unique_ptr<Watch> watch_;
   bool may_have_forgotten_ = false;  // the watch broke, as after a failover
@@ -235,7 +238,8 @@ class Agent {
   std::set<RegionKey> orphans_;  // owned by openers that are gone for certain
   struct Taken {
     uint64_t since_ns = 0;
-    Revision retired = 0;  // of the record that all had to pass before it was reused; 0: it held nothing
+    Revision retired = 0;       // of the record that all had to pass before it was reused; 0: it held nothing
+    uint64_t next_look_ns = 0;  // whether it has settled (S2)
   };
   std::map<RegionKey, Taken> taken_;  // ours, not granted yet
   std::set<RegionKey> granted_;

@@ -175,6 +175,11 @@ void Follower::tell_deleted(uint32_t number, const cluster::DeadSlots& dead) {
   changed_.notify_all();
 }
 
+bool Follower::settled_all() {
+  std::lock_guard lock(mutex_);
+  return unsettled_.empty();
+}
+
 bool Follower::settled(uint32_t number) {
   std::lock_guard lock(mutex_);
   return !unsettled_.contains(number);

@@ -50,6 +50,7 @@ class Follower {
   void tell_deleted(uint32_t number, const cluster::DeadSlots& dead);
   // All that was told of the region is done; of what was retired there is no entry and no reader left.
   bool settled(uint32_t number);
+  bool settled_all();
 
   // Any thread; cheap. Looks as soon as its bounds allow.
   void look_soon();

@@ -402,6 +402,11 @@ void SharedPool::deletes_done(bool all) {
   catalog_->deletes_told();
 }
 
+bool SharedPool::drained_all() {
+  return std::all_of(followers_.begin(), followers_.end(),
+                     [](const auto& follower) { return follower->settled_all(); });
+}
+
 bool SharedPool::drained(const RegionKey& region) {
   return catalog_ == nullptr || followers_[region.device]->settled(number_of(region));
 }

@@ -74,6 +74,7 @@ class SharedPool final : public cluster::StoreSide {
   std::vector<std::pair<cluster::RegionKey, Generation>> take_conflicts() override;
   std::vector<std::pair<cluster::RegionKey, cluster::DeadSlots>> take_deletes() override;
   void deletes_done(bool all) override;
+  bool drained_all() override;
   bool drained(const cluster::RegionKey& region) override;
   std::vector<uint8_t> take_hits() override;
   Result<std::vector<cluster::HeaderFacts>> scan_headers() override;

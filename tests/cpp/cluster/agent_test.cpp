@@ -42,6 +42,7 @@ class NotingStore final : public StoreSide {
   std::vector<std::pair<RegionKey, Generation>> take_conflicts() override { return {}; }
   std::vector<std::pair<RegionKey, DeadSlots>> take_deletes() override { return {}; }
   void deletes_done(bool) override {}
+  bool drained_all() override { return lets_go; }
   bool drained(const RegionKey&) override { return lets_go; }
   std::vector<uint8_t> take_hits() override { return {}; }
   Result<std::vector<HeaderFacts>> scan_headers() override {
