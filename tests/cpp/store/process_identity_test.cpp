@@ -25,26 +25,32 @@ class ProcessIdentity : public testing::Test {
 TEST_F(ProcessIdentity, ALivingProcessIsNotGone) { EXPECT_FALSE(is_certainly_gone(me, me)); }
 
 TEST_F(ProcessIdentity, AProcessThatEndedIsGoneAlsoWhileItsParentHasNotNoticed) {
-  int pipe_ends[2];
-  ASSERT_EQ(pipe(pipe_ends), 0);
+  int from_child[2];
+  int to_child[2];
+  ASSERT_EQ(pipe(from_child), 0);
+  ASSERT_EQ(pipe(to_child), 0);
   const pid_t child = fork();
   if (child == 0) {
+    const uint64_t start = this_process(me.host).process_start;
     char byte = 0;
-    (void)!read(pipe_ends[0], &byte, 1);
-    _exit(0);
+    const bool ok = write(from_child[1], &start, sizeof start) == sizeof start && read(to_child[0], &byte, 1) == 1;
+    _exit(ok ? 0 : 1);
   }
   cluster::Opener other = me;
   other.process_id = static_cast<uint64_t>(child);
-  // Its start time is what /proc says of it while it lives: of another value the id was given again.
-  EXPECT_TRUE(is_certainly_gone(other, me)) << "the id of another process";
-  ASSERT_EQ(write(pipe_ends[1], "x", 1), 1);
+  ASSERT_EQ(read(from_child[0], &other.process_start, sizeof other.process_start),
+            static_cast<ssize_t>(sizeof other.process_start));
+  EXPECT_FALSE(is_certainly_gone(other, me));
+  cluster::Opener earlier = other;
+  earlier.process_start += 1;
+  EXPECT_TRUE(is_certainly_gone(earlier, me)) << "its id is another process's now";
+  ASSERT_EQ(write(to_child[1], "x", 1), 1);
   siginfo_t info{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);  // a zombie now
   EXPECT_TRUE(is_certainly_gone(other, me));
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_TRUE(is_certainly_gone(other, me));
-  close(pipe_ends[0]);
-  close(pipe_ends[1]);
+  for (const int end : {from_child[0], from_child[1], to_child[0], to_child[1]}) close(end);
 }
 
 TEST_F(ProcessIdentity, AHostThatWasStartedAnewHasNoneOfItsProcesses) {
