@@ -10,6 +10,8 @@
 // anything of a region is given up, and used only when every live opener has let go (S4).
 //
 // One thread at a time. Calls wait for the engine, at most as long as its own time limit.
+// agent.cpp has its rounds and its lease, agent_state.cpp what it knows, agent_regions.cpp what it does with regions,
+// agent_rebuild.cpp what happens when the engine knows nothing.
 
 #pragma once
 
@@ -140,6 +142,9 @@ class Agent {
   size_t keys_known() const { return regions_.size() + 3 * openers_.size(); }
 
  private:
+  static constexpr uint64_t kTriesPerLease = 20;  // of what failed
+  static constexpr uint64_t kJudgingsPerLease = 4;
+  static constexpr std::string_view kRebuiltStamp = "rebuilt";
   struct Entry {
     std::string value;
     RegionRecord record;

@@ -1,0 +1,117 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// S7: the state of an engine that lost it, made anew from the headers on the devices by whoever holds the rebuild key.
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/mutation.h"
+#include "cluster/agent.h"
+
+namespace kvstore::cluster {
+
+namespace {
+
+constexpr size_t kOperationsMax = 100;        // etcd takes 128 in a transaction
+constexpr uint64_t kEpochsSkippedMax = 1024;  // epochs may have been given that no header bears
+constexpr uint64_t kGenerationsSkippedMax = 65536;
+
+}  // namespace
+
+bool Agent::is_valid_format(std::string_view value) const { return value.starts_with(format_prefix()); }
+
+std::string Agent::format_prefix() const { return "1 " + std::to_string(setup_.epoch_floor) + " "; }
+
+// S7: no life begins below it. It follows the prefix in `format`.
+uint64_t Agent::generation_floor() const {
+  if (!is_valid_format(format_)) return 0;
+  const std::string_view rest = std::string_view(format_).substr(format_prefix().size());
+  return decode_number(rest.substr(0, rest.find(' '))).value_or(0);
+}
+
+// ---- rebuilding ------------------------------------------------------------------------------------------------
+
+Status Agent::rebuild() {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  if (rebuild_lease_ != kNoLease) {
+    ++counters_.requests;
+    if (const Status renewed = setup_.engine->renew(rebuild_lease_); renewed.code() == Code::kNotFound) {
+      rebuild_lease_ = kNoLease;
+    }
+  }
+  if (rebuild_lease_ == kNoLease) {
+    ++counters_.requests;
+    KVS_ASSIGN(rebuild_lease_, setup_.engine->grant(options_.lease_ns));
+    rebuild_value_ = next_stamp();
+    std::optional<std::string> old_format;
+    if (!void_format_.empty()) old_format = void_format_;
+    const auto outcome = txn({{std::string(kRebuildKey), std::nullopt}, {std::string(kFormatKey), old_format}},
+                             {{std::string(kRebuildKey), rebuild_value_, rebuild_lease_, false}});
+    if (!outcome.ok() || !outcome.value().applied) {
+      ++counters_.requests;
+      (void)setup_.engine->revoke(std::exchange(rebuild_lease_, kNoLease));
+      if (!outcome.ok()) return outcome.status();
+      return Status(Code::kBusy, "another opener rebuilds the metadata engine's state");
+    }
+    rebuild_since_ns_ = now_ns;
+  }
+  // S7: whoever could renew its lease until a moment ago has stopped writing when that time is over.
+  const bool waited = now_ns - rebuild_since_ns_ >= options_.lease_ns || options_.first_ever;
+  if (!waited && KVS_RULE(S7_a_rebuild_waits_for_a_lease_time)) {
+    return Status(Code::kBusy, "the metadata engine's state is gone; it is rebuilt when a lease time has passed");
+  }
+  const Status written = write_rebuilt();
+  ++counters_.requests;
+  (void)setup_.engine->revoke(std::exchange(rebuild_lease_, kNoLease));
+  if (written.ok()) ++counters_.rebuilds;
+  return written;
+}
+
+Status Agent::write_rebuilt() {
+  KVS_ASSIGN(const std::vector<HeaderFacts> headers, store_.scan_headers());
+  uint64_t epoch = std::max(setup_.epoch_floor, epoch_);
+  std::set<uint64_t> owners;
+  uint64_t floor = 0;
+  std::vector<Operation> operations;
+  for (const HeaderFacts& facts : headers) {
+    epoch = std::max(epoch, facts.epoch);
+    if (facts.generation.value == 0) continue;
+    RegionRecord record{facts.hold, facts.generation, facts.epoch, std::string(kRebuiltStamp) + "." + next_stamp()};
+    floor = std::max(floor, facts.generation.value);
+    operations.push_back({region_key(facts.region), encode(record), kNoLease, false});
+    if (facts.hold == Hold::kOwned) owners.insert(facts.epoch);
+  }
+  // Nobody knows them any more, but they themselves: quarantined (S5) until they join anew.
+  Opener unknown;
+  unknown.lost_seconds = std::max<uint64_t>(clock_.wall_seconds(), 1);
+  for (const uint64_t owner : owners) operations.push_back({opener_key(owner), encode(unknown), kNoLease, false});
+  operations.push_back({std::string(kEpochKey),
+                        std::to_string(epoch + (options_.first_ever ? 0 : random_.next() % kEpochsSkippedMax)),
+                        kNoLease, false});
+  std::set<std::string> written;
+  for (const Operation& operation : operations) written.insert(operation.key);
+  for (const std::string& key : void_keys_) {
+    if (!written.contains(key)) operations.push_back({key, "", kNoLease, true});
+  }
+  // The engine was ahead of the headers: one of then must not pass for one of a life that begins now. At random, or two
+  // rebuilds would come to the same.
+  floor += 1 + random_.next() % kGenerationsSkippedMax;
+  if (options_.first_ever || !KVS_RULE(S7_lives_begin_above_a_floor)) floor = 0;
+  // Last: it says that all is there.
+  operations.push_back(
+      {std::string(kFormatKey), format_prefix() + std::to_string(floor) + " " + next_stamp(), kNoLease, false});
+  for (size_t first = 0; first < operations.size(); first += kOperationsMax) {
+    const size_t end = std::min(operations.size(), first + kOperationsMax);
+    const auto outcome =
+        txn({{std::string(kRebuildKey), rebuild_value_}}, {operations.begin() + static_cast<std::ptrdiff_t>(first),
+                                                           operations.begin() + static_cast<std::ptrdiff_t>(end)});
+    KVS_TRY(outcome.status());
+    if (!outcome.value().applied) return Status(Code::kBusy, "the rebuild lock was lost; begin again");
+  }
+  format_.clear();
+  return {};
+}
+
+}  // namespace kvstore::cluster
