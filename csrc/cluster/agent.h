@@ -240,7 +240,7 @@ class Agent {
   std::map<RegionKey, std::string> dead_values_;
   std::set<RegionKey> free_;
   std::set<RegionKey> retiring_;
-  std::set<RegionKey> orphans_;  // owned by openers that are gone for certain
+  std::set<RegionKey> orphans_;  // nobody writes them: their owner is gone for certain, or there is nothing in them
   struct Taken {
     uint64_t since_ns = 0;
     Revision retired = 0;       // of the record that all had to pass before it was reused; 0: it held nothing

@@ -78,7 +78,7 @@ bool Agent::take_one(uint16_t device) {
 }
 
 std::optional<RegionKey> Agent::next_to_retire(uint16_t device) {
-  // What an opener took ahead of need and never used; what it did use is a victim like any other.
+  // What was taken ahead of need and never used; what was used is a victim like any other.
   for (const RegionKey& region : orphans_) {
     if (region.device == device && store_.holds_nothing(region)) return region;
   }
@@ -261,6 +261,11 @@ void Agent::judge_openers() {
     if (entry.record.hold == Hold::kOwned || entry.record.hold == Hold::kRetiring) owners.insert(entry.record.epoch);
   }
   orphans_.clear();
+  // Sealed, says the engine, and nothing is there: its headers could not be written. No victim to the store, nor free.
+  for (const auto& [region, entry] : regions_) {
+    if (!free_.empty()) break;
+    if (entry.record.hold == Hold::kSealed && store_.holds_nothing(region)) orphans_.insert(region);
+  }
   // Of an owner that nobody knows it is only known since when: quarantined from now on (S5), or it would own for ever.
   for (const uint64_t epoch : owners) {
     const auto found = openers_.find(epoch);

@@ -372,6 +372,31 @@ TEST_F(Sharing, MissesDoNotMakeMoreReadsASecondThanAllowed) {
   EXPECT_LE(openers.number(2, "peer_reads") - before, allowed);
 }
 
+// The prefix of the pool's keys.
+std::string prefix_of(ManyOpeners& openers) {
+  const std::string key = openers.cluster().range("kvstore/").items.at(0).key;
+  return key.substr(0, key.find('/', std::string("kvstore/").size()) + 1);
+}
+
+TEST_F(Sharing, WhatTheEngineCallsSealedOrOwnedAndIsNotThereIsUsedAgain) {
+  open_all(1);
+  const std::string prefix = prefix_of(openers);
+  // A seal whose headers were lost, and an owner of which there is no other trace.
+  const std::vector<cluster::Operation> strange = {{prefix + "r/0/20", "sealed 5 1 strange.1", 0, false},
+                                                   {prefix + "r/0/21", "owned 5 2 strange.2", 0, false}};
+  ASSERT_TRUE(openers.cluster().txn({}, strange).value().applied);
+  openers.run(ManyOpeners::kLeaseNs);
+  openers.pass(2 * OpenersSetup().orphan_quarantine_ns);
+  openers.run(2 * ManyOpeners::kLeaseNs);
+  for (int number = 0; number < 600; ++number) {
+    ASSERT_TRUE(openers.put(0, number).succeeded()) << number;
+    if (number % 50 == 0) openers.run(ManyOpeners::kLeaseNs);
+  }
+  for (const auto& item : openers.cluster().range(prefix + "r/0/2").items) {
+    EXPECT_EQ(item.value.find("strange"), std::string::npos) << item.key << " " << item.value;
+  }
+}
+
 TEST_F(Sharing, TheEnginesStateGrowsWithRegionsAndOpenersAndNotWithBlocks) {
   open_all(3);
   for (int number = 0; number < 300; ++number) {
