@@ -283,9 +283,8 @@ class Catalog {
   std::optional<uint32_t> pop_victim_locked(DeviceState& state);
   void find_victims(uint16_t device);
   void lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost, std::vector<DurableWaiter> waiters,
-                           const std::string& why, Completions& completions, std::vector<Eviction>& evictions);
-  void poison_locked(uint32_t number, const std::string& why, Completions& completions,
-                     std::vector<Eviction>& evictions);
+                           const Status& why, Completions& completions, std::vector<Eviction>& evictions);
+  void poison_locked(uint32_t number, const Status& why, Completions& completions, std::vector<Eviction>& evictions);
   void note_failure_locked(const Status& why);
   void wake_keepers(const std::vector<bool>& wanted);  // by device; without the mutex
   void settle(Completions completions, std::vector<Eviction> evictions);

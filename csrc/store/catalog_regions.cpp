@@ -279,14 +279,14 @@ void Catalog::commit_done(CommitWork work, const Status& status, bool flush_fail
       for (DurableWaiter& waiter : work.waiters) completions.push_back({std::move(waiter), {}});
     } else {
       note_failure_locked(status);
-      lose_pending_locked(work.region, std::move(work.descriptors), std::move(work.waiters), status.message(),
-                          completions, evictions);
-      poison_locked(work.region, status.message(), completions, evictions);
+      lose_pending_locked(work.region, std::move(work.descriptors), std::move(work.waiters), status, completions,
+                          evictions);
+      poison_locked(work.region, status, completions, evictions);
       if (flush_failed && KVS_RULE(I6_a_failed_flush_seals_all)) {
         // I6: a failed flush says nothing about which writes it dropped: every region written since the last good
         // one is suspect, and on this device those are the open ones.
         for (uint32_t number : device_states_[region.device].open) {
-          poison_locked(number, status.message(), completions, evictions);
+          poison_locked(number, status, completions, evictions);
         }
       }
     }
@@ -295,7 +295,7 @@ void Catalog::commit_done(CommitWork work, const Status& status, bool flush_fail
 }
 
 void Catalog::lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost,
-                                  std::vector<DurableWaiter> waiters, const std::string& why, Completions& completions,
+                                  std::vector<DurableWaiter> waiters, const Status& why, Completions& completions,
                                   std::vector<Eviction>& evictions) {
   for (const PendingDescriptor& pending : lost) {
     IndexEntry* entry = index_.find(pending.fingerprint);
@@ -310,12 +310,14 @@ void Catalog::lose_pending_locked(uint32_t number, std::vector<PendingDescriptor
     evictions.push_back(eviction_of(pending.descriptor, pending.space, pending.salt, EvictionReason::kLost));
   }
   for (DurableWaiter& waiter : waiters) {
-    if (KVS_RULE(I6_durable_puts_that_wait_fail)) waiter.result = {.status = ItemStatus::kError, .code = Code::kIo};
-    completions.push_back({std::move(waiter), why});
+    // Busy: shared mode, the lease ran out in the middle of the commit. Nothing is wrong with the device.
+    const Code code = why.code() == Code::kBusy ? Code::kBusy : Code::kIo;
+    if (KVS_RULE(I6_durable_puts_that_wait_fail)) waiter.result = {.status = ItemStatus::kError, .code = code};
+    completions.push_back({std::move(waiter), why.message()});
   }
 }
 
-void Catalog::poison_locked(uint32_t number, const std::string& why, Completions& completions,
+void Catalog::poison_locked(uint32_t number, const Status& why, Completions& completions,
                             std::vector<Eviction>& evictions) {
   OpenRegion& open = *regions_[number].open;
   open.poisoned = KVS_RULE(I6_what_is_being_written_is_lost_too);

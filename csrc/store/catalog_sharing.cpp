@@ -87,7 +87,8 @@ void Catalog::lose(uint32_t number) {
     region.held_by_peer = true;
     if (region.open) {
       region.open->lost = true;
-      poison_locked(number, "the region is another opener's: the lease of this one had ended", completions, evictions);
+      const Status why(Code::kStale, "the region is another opener's: the lease of this one had ended");
+      poison_locked(number, why, completions, evictions);
       region.open->seal_wanted = true;
     }
   }

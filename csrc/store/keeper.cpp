@@ -219,8 +219,9 @@ bool Keeper::commit() {
   for (CommitWork& one : work) {
     Status status = flushed.ok() || !KVS_RULE(I1_no_descriptors_after_a_failed_flush) ? write_region(one) : flushed;
     if (!status.ok() && flushed.ok()) add(counters_.write_errors);
-    // A write that took so long that another owner may have read the device before it landed is no promise.
-    if (status.ok()) status = still_ours();
+    // A write that took so long that another owner may have read the device before it landed is no promise. In a shared
+    // pool it is one: the region is nobody else's before we are known to be gone (S5).
+    if (status.ok() && !catalog_.shared()) status = still_ours();
     const uint32_t number = one.region;
     catalog_.commit_done(std::move(one), status, !flushed.ok());
     if (flushed.ok()) hold_if_unknown(number, status);
