@@ -42,6 +42,7 @@ _EXIT_TIMEOUT_S = 10.0
 _WAIT_SLICE_S = 1.0
 _LEASE_S = 10.0  # as the core's default
 _CALLS_PER_LEASE = 5
+_ENGINE_TIMEOUT_S = 1.0  # at least: a busy host is no engine that is lost
 
 
 class Registration(NamedTuple):
@@ -448,7 +449,7 @@ def _connect(url: str, paths: list[str], lease_s: float | None) -> cluster.Metad
     return cluster.open_engine(
         url,
         # A call that takes longer than this costs renewals (docs/sharing.md, S3).
-        timeout_s=(_LEASE_S if lease_s is None else lease_s) / _CALLS_PER_LEASE,
+        timeout_s=max((_LEASE_S if lease_s is None else lease_s) / _CALLS_PER_LEASE, _ENGINE_TIMEOUT_S),
         default_path=lambda: cluster.default_sqlite_path(paths, _core.pool_uuid(paths[0])),
     )
 

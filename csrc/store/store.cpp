@@ -644,7 +644,7 @@ std::vector<std::pair<std::string, double>> Store::numbers() const {
     listed.emplace_back("jobs_in_flight", static_cast<double>(core.jobs.size()));
   }
   listed.emplace_back("epoch", static_cast<double>(core.catalog->epoch()));
-  if (core.shared && !core.torn_down.load()) {
+  if (!core.torn_down.load() && core.shared) {  // in this order: close() takes it away behind the flag
     const auto shared_numbers = core.shared->numbers();
     listed.insert(listed.end(), shared_numbers.begin(), shared_numbers.end());
   }
