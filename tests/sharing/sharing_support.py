@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,7 @@ class Opener:
 
     def __init__(self, name: str, path: str, **options: Any) -> None:
         self.name = name
+        self._path = path
         arguments = {"paths": path, "mode": "shared", "lease_s": LEASE_S, "wait_s": 30, **options}
         self._complaints = tempfile.TemporaryFile()  # not a pipe, which nobody would empty
         self._process = subprocess.Popen(
@@ -122,12 +124,20 @@ class Opener:
                 promises.add(rest[0])
 
     def pause(self) -> None:
-        """Stops every thread of it, and returns when they have stopped."""
-        self._process.send_signal(signal.SIGSTOP)
-        deadline = time.monotonic() + ANSWER_S
-        while "T (stopped)" not in Path(f"/proc/{self._process.pid}/status").read_text():
-            assert time.monotonic() < deadline, f"{self.name} does not stop"
-            time.sleep(0.001)
+        """Stops every thread of it, and returns when they have stopped.
+
+        Outside of a transaction: one that is stopped inside holds SQLite's lock, and with it all openers of the host.
+        """
+        with contextlib.closing(
+            sqlite3.connect(f"{self._path}.sqlite", isolation_level=None, timeout=ANSWER_S)
+        ) as lock:
+            lock.execute("BEGIN IMMEDIATE")
+            self._process.send_signal(signal.SIGSTOP)
+            deadline = time.monotonic() + ANSWER_S
+            while "T (stopped)" not in Path(f"/proc/{self._process.pid}/status").read_text():
+                assert time.monotonic() < deadline, f"{self.name} does not stop"
+                time.sleep(0.001)
+            lock.execute("ROLLBACK")
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
