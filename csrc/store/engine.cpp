@@ -3,9 +3,6 @@
 
 #include "store/engine.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -75,20 +72,7 @@ Status Engine::start() {
   };
   if (!options_.threaded) return prepare();
   // SINGLE_ISSUER rings belong to the task that makes them: the queue is made on the engine's own thread.
-  std::promise<Status> ready;
-  std::future<Status> outcome = ready.get_future();
-  const Status started = thread_.start([this, &prepare, &ready] {
-    pthread_setname_np(pthread_self(), "kvs-engine");
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);  // signals are the host process's business
-    Status status = prepare();
-    const bool ok = status.ok();
-    ready.set_value(std::move(status));
-    if (ok) run();
-  });
-  KVS_TRY(started);
-  return outcome.get();
+  return thread_.start("kvs-engine", prepare, [this] { run(); });
 }
 
 void Engine::run() {

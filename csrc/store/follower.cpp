@@ -3,12 +3,8 @@
 
 #include "store/follower.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
-#include <future>
 
 #include "base/assert.h"
 #include "base/mutation.h"
@@ -23,7 +19,6 @@ using cluster::Hold;
 
 constexpr uint64_t kIdleNs = 1'000'000'000;
 constexpr uint64_t kRetiredStepNs = 5'000'000;  // how often a retired region is asked whether its readers are gone
-constexpr uint64_t kCloseNsMin = 1'000'000'000;
 constexpr uint32_t kRegionsPerLook = 64;
 constexpr uint32_t kReadsOfRegion = 2;
 constexpr uint64_t kSecondNs = 1'000'000'000;
@@ -32,13 +27,13 @@ constexpr uint64_t kSecondNs = 1'000'000'000;
 
 Follower::Follower(const StoreOptions& options, Setup setup, Catalog& catalog, SpaceRegistry& spaces,
                    Counters& counters, EvictionHub& evictions, Clock& clock)
-    : options_(options),
+    : DeviceWorker(clock),
+      options_(options),
       setup_(std::move(setup)),
       catalog_(catalog),
       spaces_(spaces),
       counters_(counters),
       evictions_(evictions),
-      clock_(clock),
       first_region_(catalog.region_number(setup_.device_number, RegionId{0})),
       reads_left_(options.shared.refresh_reads_per_s) {}
 
@@ -56,29 +51,7 @@ Status Follower::start() {
     (void)take_news();  // what was deleted before is a miss from the first lookup on
     return {};
   };
-  if (!options_.threaded) return prepare();
-  std::promise<Status> ready;
-  std::future<Status> outcome = ready.get_future();
-  running_ = true;
-  const Status started = thread_.start([this, &prepare, &ready] {
-    pthread_setname_np(pthread_self(), "kvs-follower");
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    Status status = prepare();
-    const bool ok = status.ok();
-    if (!ok) {
-      std::lock_guard lock(mutex_);
-      running_ = false;
-    }
-    ready.set_value(std::move(status));
-    if (ok) run();
-  });
-  if (!started.ok()) {
-    running_ = false;
-    return started;
-  }
-  return outcome.get();
+  return DeviceWorker::start(options_.threaded, "kvs-follower", prepare, [this] { run(); });
 }
 
 void Follower::run() {
@@ -99,8 +72,6 @@ void Follower::run() {
       return stopping_ || !news_.empty() || refresh_requested_ != refresh_finished_ || (look_wanted_.load() && !wanted);
     });
   }
-  running_ = false;
-  changed_.notify_all();
 }
 
 uint64_t Follower::next_wait_ns() {
@@ -111,28 +82,6 @@ uint64_t Follower::next_wait_ns() {
   uint64_t wait_ns = followed_.empty() ? kIdleNs : since_ns < interval_ns ? interval_ns - since_ns : kRetiredStepNs;
   if (!retired_.empty()) wait_ns = std::min(wait_ns, kRetiredStepNs);
   return wait_ns;
-}
-
-void Follower::stop() {
-  std::lock_guard lock(mutex_);
-  stopping_ = true;
-  changed_.notify_all();
-}
-
-void Follower::join_until(uint64_t until_ns) {
-  if (!thread_.started()) return;
-  {
-    std::unique_lock lock(mutex_);
-    const uint64_t now_ns = clock_.monotonic_ns();
-    const uint64_t left_ns = std::max(until_ns > now_ns ? until_ns - now_ns : 0, kCloseNsMin);
-    const auto ended = [this] { return !running_; };
-    if (until_ns == UINT64_MAX) {
-      changed_.wait(lock, ended);
-    } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(left_ns), ended)) {
-      if (io_) io_->give_up();
-    }
-  }
-  thread_.join([this] { return io_ && io_->stuck_requests() != 0; });
 }
 
 void Follower::look_soon() {

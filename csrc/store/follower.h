@@ -11,13 +11,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <vector>
 
@@ -25,12 +23,12 @@
 #include "device/blocking_io.h"
 #include "format/superblock.h"
 #include "store/catalog.h"
-#include "store/own_thread.h"
+#include "store/device_worker.h"
 #include "store/region_reader.h"
 
 namespace kvstore::store {
 
-class Follower {
+class Follower : public DeviceWorker {
  public:
   struct Setup {
     uint16_t device_number = 0;
@@ -42,8 +40,6 @@ class Follower {
   ~Follower();
 
   Status start();
-  void stop();
-  void join_until(uint64_t until_ns);
 
   // The agent's thread: what the engine says of a region, by its number in the pool.
   void tell(uint32_t number, const cluster::RegionView& view);
@@ -104,10 +100,8 @@ class Follower {
   SpaceRegistry& spaces_;
   Counters& counters_;
   EvictionHub& evictions_;
-  Clock& clock_;
   const uint32_t first_region_;
 
-  std::unique_ptr<device::BlockingIo> io_;
   std::unique_ptr<RegionReader> reader_;
   std::map<uint32_t, Followed> followed_;
   std::map<uint32_t, Generation> retired_;  // below which generation
@@ -118,16 +112,11 @@ class Follower {
   uint32_t next_followed_ = 0;  // where the next look begins
   bool put_off_ = false;        // the last look left something that it will find
 
-  OwnThread thread_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
   std::deque<News> news_;
   std::set<uint32_t> unsettled_;
   std::atomic<bool> look_wanted_{false};
   uint64_t refresh_requested_ = 0;  // tickets
   uint64_t refresh_finished_ = 0;
-  bool stopping_ = false;
-  bool running_ = false;
 };
 
 }  // namespace kvstore::store

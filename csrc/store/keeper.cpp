@@ -3,13 +3,9 @@
 
 #include "store/keeper.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <future>
 
 #include "base/assert.h"
 #include "base/mutation.h"
@@ -23,19 +19,18 @@ namespace {
 
 constexpr uint64_t kUnconfirmedHeartbeatsMax = 10;
 constexpr uint64_t kDoubtedLooksPerHeartbeat = 10;
-constexpr uint64_t kCloseNsMin = 1'000'000'000;
 
 }  // namespace
 
 Keeper::Keeper(const StoreOptions& options, Setup setup, Catalog& catalog, SpaceRegistry& spaces, Counters& counters,
                EvictionHub& evictions, Clock& clock)
-    : options_(options),
+    : DeviceWorker(clock),
+      options_(options),
       setup_(std::move(setup)),
       catalog_(catalog),
       spaces_(spaces),
       counters_(counters),
       evictions_(evictions),
-      clock_(clock),
       geometry_(setup_.superblock.geometry),
       page_(kPageBytes) {}
 
@@ -45,33 +40,11 @@ Keeper::~Keeper() {
 }
 
 Status Keeper::start() {
-  if (!options_.threaded) {
+  const auto prepare = [this]() -> Status {
     KVS_ASSIGN(io_, setup_.make_io());
     return {};
-  }
-  std::promise<Status> ready;
-  std::future<Status> outcome = ready.get_future();
-  running_ = true;
-  const Status started = thread_.start([this, &ready] {
-    pthread_setname_np(pthread_self(), "kvs-keeper");
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    auto io = setup_.make_io();
-    const bool ok = io.ok();
-    if (ok) io_ = std::move(io).value();
-    if (!ok) {
-      std::lock_guard lock(mutex_);
-      running_ = false;  // join_until() must not wait for a thread that never ran
-    }
-    ready.set_value(io.status());
-    if (ok) run();
-  });
-  if (!started.ok()) {
-    running_ = false;
-    return started;
-  }
-  return outcome.get();
+  };
+  return DeviceWorker::start(options_.threaded, "kvs-keeper", prepare, [this] { run(); });
 }
 
 void Keeper::run() {
@@ -86,14 +59,6 @@ void Keeper::run() {
     }
     woken_ = false;
   }
-  running_ = false;
-  changed_.notify_all();
-}
-
-void Keeper::stop() {
-  std::lock_guard lock(mutex_);
-  stopping_ = true;
-  changed_.notify_all();
 }
 
 void Keeper::wake() {
@@ -492,22 +457,6 @@ void Keeper::heartbeat() {
       now_ns - catalog_.confirmed_ns(setup_.device_number) > kUnconfirmedHeartbeatsMax * options_.heartbeat_ns) {
     catalog_.set_read_only(setup_.device->info().path + ": the owner's claim cannot be read back: " + status.message());
   }
-}
-
-void Keeper::join_until(uint64_t until_ns) {
-  if (!thread_.started()) return;
-  {
-    std::unique_lock lock(mutex_);
-    const uint64_t now_ns = clock_.monotonic_ns();
-    const uint64_t left_ns = std::max(until_ns > now_ns ? until_ns - now_ns : 0, kCloseNsMin);
-    const auto ended = [this] { return !running_; };
-    if (until_ns == UINT64_MAX) {
-      changed_.wait(lock, ended);
-    } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(left_ns), ended)) {
-      if (io_) io_->give_up();
-    }
-  }
-  thread_.join([this] { return io_ && io_->stuck_requests() != 0; });
 }
 
 Status Keeper::close(uint64_t until_ns) {

@@ -17,21 +17,19 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "device/blocking_io.h"
 #include "format/superblock.h"
 #include "store/catalog.h"
-#include "store/own_thread.h"
+#include "store/device_worker.h"
 
 namespace kvstore::store {
 
-class Keeper {
+class Keeper : public DeviceWorker {
  public:
   struct Setup {
     uint16_t device_number = 0;
@@ -44,9 +42,6 @@ class Keeper {
   ~Keeper();
 
   Status start();
-  void stop();  // ends the thread after the round it is in
-  // Waits for the thread; from until_ns on (of the clock) it gives up what its device does not answer.
-  void join_until(uint64_t until_ns);
   void wake();
 
   // Any thread: commits all that is pending now, and dead bits; returns when done. kTimeout ends the wait only. Not ok
@@ -90,18 +85,11 @@ class Keeper {
   SpaceRegistry& spaces_;
   Counters& counters_;
   EvictionHub& evictions_;
-  Clock& clock_;
   const format::Geometry geometry_;
 
-  std::unique_ptr<device::BlockingIo> io_;
   AlignedBuffer page_;
   std::vector<uint32_t> held_;  // regions with a metadata write of unknown outcome (I7)
-  OwnThread thread_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
   bool woken_ = false;
-  bool stopping_ = false;
-  bool running_ = false;
   uint64_t flush_requested_ = 0;  // tickets
   uint64_t flush_finished_ = 0;
   Status flush_outcome_;  // of the last one finished

@@ -8,8 +8,12 @@
 
 #pragma once
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -41,6 +45,25 @@ class OwnThread {
     }
     state_ = std::move(state);
     return {};
+  }
+
+  // A thread that lasts: named (15 characters at most), and not asked for the host process's signals. `prepare` runs on
+  // it first (a ring belongs to the thread that makes it), and start() waits for that; where it fails `work` is not
+  // run, and its Status is returned.
+  [[nodiscard]] Status start(const char* name, const std::function<Status()>& prepare, std::function<void()> work) {
+    std::promise<Status> ready;
+    std::future<Status> outcome = ready.get_future();
+    KVS_TRY(start([name, &prepare, &ready, work = std::move(work)] {
+      pthread_setname_np(pthread_self(), name);
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_BLOCK, &all, nullptr);
+      Status status = prepare();
+      const bool ok = status.ok();
+      ready.set_value(std::move(status));  // `prepare` and `ready` are gone from here on
+      if (ok) work();
+    }));
+    return outcome.get();
   }
 
   // Waits until the work has ended; nothing of its owner is touched from then on. `device_has_requests` is asked then:

@@ -3,9 +3,6 @@
 
 #include "store/shared_pool.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
 
@@ -117,13 +114,7 @@ Status SharedPool::start(Catalog& catalog, SpaceRegistry& spaces, Counters& coun
     std::lock_guard lock(mutex_);
     running_ = true;
   }
-  Status started = thread_.start([this] {
-    pthread_setname_np(pthread_self(), "kvs-agent");
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, nullptr);
-    run();
-  });
+  Status started = thread_.start("kvs-agent", [] { return Status(); }, [this] { run(); });
   if (!started.ok()) {
     std::lock_guard lock(mutex_);
     running_ = false;
