@@ -255,7 +255,11 @@ bool Follower::turn() {
     add(counters_.read_errors);
     // A queue that failed, or holds a stuck read, is given up for another one.
     if (auto io = setup_.make_io(); io.ok()) {
-      io_ = std::move(io).value();
+      std::unique_ptr<device::BlockingIo> given_up = std::move(io).value();
+      {
+        std::lock_guard lock(mutex_);  // join_until() may be about to give up on it
+        std::swap(io_, given_up);
+      }
       reader_ = std::make_unique<RegionReader>(*io_, 0, setup_.superblock, spaces_);
     }
   }
