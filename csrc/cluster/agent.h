@@ -170,6 +170,7 @@ class Agent {
 
   Result<Snapshot> range_and_watch();
   Status resync();
+  void note_void(const std::vector<KeyValue>& items, const KeyValue* format);
   void apply(const KeyValue& item, bool erased);
   void apply_region(const RegionKey& region, const KeyValue& item, bool erased, bool witnessed);
   void apply_live(uint64_t epoch, bool live);

@@ -43,28 +43,25 @@ Status Agent::resync() {
   if (!snapshot.ok()) {
     ++counters_.request_errors;
     trouble_ = snapshot.status();
-    // A watch of a state that was not taken over has a gap before it. Not sooner again: who cannot be asked is not
-    // to be asked without pause.
-    watch_.reset();
-    next_resync_ns_ = clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease;
+    watch_.reset();  // of a state that was not taken over: it has a gap before it
+    next_resync_ns_ = clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease;  // counted from its end
     return trouble_;
   }
-  const std::string format_key = full(kFormatKey);
   const std::vector<KeyValue>& items = snapshot.value().items;
-  void_format_.clear();
-  void_keys_.clear();
-  wiped_ = true;
-  for (const KeyValue& item : items) {
-    if (item.key == format_key) void_format_ = item.value;
-    if (item.key == format_key && is_valid_format(item.value)) wiped_ = false;
-    const std::string_view key = std::string_view(item.key).substr(setup_.prefix.size());
-    if (parse_region_key(key, "r/") || parse_region_key(key, "dead/") || parse_epoch_key(key, "opener/")) {
-      void_keys_.emplace_back(key);
-    }
-  }
+  const auto find = [&items](const std::string& key) -> const KeyValue* {
+    const auto found =
+        std::lower_bound(items.begin(), items.end(), key,
+                         [](const KeyValue& item, const std::string& wanted) { return item.key < wanted; });
+    return found != items.end() && found->key == key ? &*found : nullptr;
+  };
+  const KeyValue* const format = find(full(kFormatKey));
+  wiped_ = format == nullptr || !is_valid_format(format->value);
   // Of a state that is not there nothing is to be learnt: what is known is kept until it was rebuilt (S7).
   was_wiped_ |= wiped_ && epoch_ != 0;
-  if (wiped_) return {};
+  if (wiped_) {
+    note_void(items, format);
+    return {};
+  }
   std::map<RegionKey, Entry> before = std::exchange(regions_, {});
   std::map<uint64_t, OpenerEntry> openers_before = std::exchange(openers_, {});
   dead_values_.clear();
@@ -75,15 +72,12 @@ Status Agent::resync() {
   }
   for (const auto& [region, entry] : before) {
     const std::string key = full(region_key(region));
-    const auto same =
-        std::lower_bound(items.begin(), items.end(), key,
-                         [](const KeyValue& item, const std::string& wanted) { return item.key < wanted; });
-    const bool unchanged = same != items.end() && same->key == key && same->value == entry.value;
-    if (unchanged) {
+    const KeyValue* const same = find(key);
+    if (same != nullptr && same->value == entry.value) {
       regions_[region] = entry;
       regions_[region].modified = same->modified;
       regions_[region].witnessed = true;
-    } else if (same == items.end() || same->key != key) {
+    } else if (same == nullptr) {
       apply_region(region, {key, "", snapshot.value().revision, kNoLease}, true, true);
     }
   }
@@ -98,6 +92,18 @@ Status Agent::resync() {
   // Forgotten by a failover, or ended without our knowing.
   if (joined_ && (!openers_.contains(epoch_) || !openers_[epoch_].live)) depose();
   return {};
+}
+
+// What a rebuild has to compare and to erase.
+void Agent::note_void(const std::vector<KeyValue>& items, const KeyValue* format) {
+  void_format_ = format == nullptr ? std::string() : format->value;
+  void_keys_.clear();
+  for (const KeyValue& item : items) {
+    const std::string_view key = std::string_view(item.key).substr(setup_.prefix.size());
+    if (parse_region_key(key, "r/") || parse_region_key(key, "dead/") || parse_epoch_key(key, "opener/")) {
+      void_keys_.emplace_back(key);
+    }
+  }
 }
 
 void Agent::apply(const KeyValue& item, bool erased) {

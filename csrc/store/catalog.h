@@ -174,7 +174,7 @@ class Catalog {
   void set_retired_below(uint32_t number, Generation below);  // nothing of lower lives is learnt
   // Lives below this generation are gone. True when one was there: its entries and readers are to go, then reclaimed().
   bool retire(uint32_t number, Generation below);
-  bool is_retiring(uint32_t number);
+  RegionState state_of(uint32_t number);
   bool has_readers(uint32_t number);
   // The life that another opener began, or ended: `header` is from the device. False: an earlier one is not gone yet,
   // or this one is gone already.

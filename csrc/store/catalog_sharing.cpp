@@ -157,10 +157,9 @@ bool Catalog::retire(uint32_t number, Generation below) {
   return true;
 }
 
-bool Catalog::is_retiring(uint32_t number) {
+RegionState Catalog::state_of(uint32_t number) {
   std::lock_guard lock(mutex_);
-  const Region& region = regions_[number];
-  return region.state == RegionState::kRetiring || (region.open && region.open->lost);
+  return regions_[number].state;
 }
 
 bool Catalog::has_readers(uint32_t number) {

@@ -217,7 +217,7 @@ bool Follower::drop_retired() {
     // Again: it may have been ours, and open, when it was retired.
     if (!catalog_.retire(number, below)) {
       retired_.erase(number);
-    } else if (catalog_.snapshot(number).state == RegionState::kRetiring && !catalog_.has_readers(number)) {
+    } else if (catalog_.state_of(number) == RegionState::kRetiring && !catalog_.has_readers(number)) {
       RegionEvictor evictor(*io_, setup_.superblock, catalog_, spaces_, counters_, evictions_);
       if (!evictor.evict_all(number).ok()) add(counters_.read_errors);
       catalog_.reclaimed(number, {});

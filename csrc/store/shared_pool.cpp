@@ -99,7 +99,7 @@ Status SharedPool::start(Catalog& catalog, SpaceRegistry& spaces, Counters& coun
       const RegionKey region{device, i};
       const RegionView view = agent_.view(region);
       if (view.recorded) followers_.back()->tell(number_of(region), view);
-      if (catalog.snapshot(number_of(region)).state == RegionState::kFree) empty.push_back(region);
+      if (catalog.state_of(number_of(region)) == RegionState::kFree) empty.push_back(region);
     }
   }
   for (const auto& [region, dead] : std::exchange(early_deletes_, {})) deleted(region, dead);
@@ -357,7 +357,7 @@ std::optional<RegionKey> SharedPool::victim(uint16_t device) {
 
 bool SharedPool::holds_nothing(const RegionKey& region) {
   const uint32_t number = number_of(region);
-  return followers_[region.device]->settled(number) && catalog_->snapshot(number).state == RegionState::kFree;
+  return followers_[region.device]->settled(number) && catalog_->state_of(number) == RegionState::kFree;
 }
 
 std::vector<RegionKey> SharedPool::take_sealed() { return keys_of(catalog_->take_sealed()); }
