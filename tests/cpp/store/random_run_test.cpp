@@ -12,11 +12,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
 #include "store/order_checker.h"
+#include "store/seeded_runs.h"
 #include "store/sim_harness.h"
 
 namespace kvstore::store {
@@ -188,16 +188,7 @@ class RandomRun {
     return status.ok();
   }
 
-  Action choose() {
-    uint64_t total = 0;
-    for (const uint32_t weight : weights_) total += weight;
-    uint64_t drawn = random_.below(total);
-    for (uint32_t action = 0; action < kActions; ++action) {
-      if (drawn < weights_[action]) return static_cast<Action>(action);
-      drawn -= weights_[action];
-    }
-    return kPut;
-  }
+  Action choose() { return static_cast<Action>(draw_weighted(random_, weights_)); }
 
   Name name() {
     const uint64_t number = random_.below(keys_);
@@ -384,12 +375,7 @@ class RandomRun {
   void add_fault() {
     device::SimDisk& disk = any_disk();
     if (disk.ghost_count() != 0 && random_.below(2) == 0) return disk.land_ghosts();
-    uint64_t total = 0;
-    for (const uint32_t weight : fault_weights_) total += weight;
-    uint64_t drawn = random_.below(total);
-    size_t chosen = 0;
-    for (; drawn >= fault_weights_[chosen]; ++chosen) drawn -= fault_weights_[chosen];
-    const FaultKind& kind = kFaultKinds[chosen];
+    const FaultKind& kind = kFaultKinds[draw_weighted(random_, fault_weights_)];
     const auto& geometry = sim_.geometry();
     const bool is_flush = kind.op == IoOp::kFlush;
     const uint64_t skip = random_.below(is_flush ? 6 : 30);
@@ -509,11 +495,6 @@ class RandomRun {
   std::vector<Name> pinned_;
 };
 
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 // The sums over all seeds, as one line of JSON.
 class Summary {
  public:
@@ -536,7 +517,6 @@ class Summary {
       faults += std::string(i == 1 ? "" : ", ") + "\"" + text_of(static_cast<SimFault>(i)) +
                 "\": " + std::to_string(faults_[i]);
     }
-    std::string text = "KVS_SUMMARY {\"first_seed\": " + std::to_string(first_seed);
     const std::pair<const char*, uint64_t> numbers[] = {
         {"seeds", seeds_},
         {"operations", operations_},
@@ -547,8 +527,7 @@ class Summary {
         {"reopened", totals_.reopened},
         {"crashes", totals_.crashes},
     };
-    for (const auto& [name, value] : numbers) text += std::string(", \"") + name + "\": " + std::to_string(value);
-    std::printf("%s, \"faults\": {%s}}\n", text.c_str(), faults.c_str());
+    std::printf("%s, \"faults\": {%s}}\n", summary_text(first_seed, numbers).c_str(), faults.c_str());
   }
 
  private:
@@ -559,23 +538,12 @@ class Summary {
 };
 
 TEST(RandomRun, NoSeedFindsAWrongAnswer) {
-  using SteadyClock = std::chrono::steady_clock;
-  const uint64_t only = from_environment("KVS_SEED", 0);
-  const uint64_t first = only != 0 ? only : from_environment("KVS_FIRST_SEED", 1);
-  const uint64_t seconds = only != 0 ? 0 : from_environment("KVS_SECONDS", 0);
-  const uint64_t count =
-      only != 0 ? 1 : from_environment("KVS_SEEDS", seconds != 0 ? UINT64_MAX - first : kSeedsDefault);
-  const auto end = SteadyClock::now() + std::chrono::seconds(seconds);
   Summary summary;
-  for (uint64_t seed = first; seed < first + count && !HasFailure(); ++seed) {
-    if (seconds != 0 && SteadyClock::now() >= end) break;
-    if (std::getenv("KVS_PROGRESS") != nullptr)
-      std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(seed));
+  const uint64_t first = run_seeds(kSeedsDefault, "tools/replay", [&summary](uint64_t seed) {
     RandomRun run(seed);
     run.run(250);
     summary.add(run);
-    if (HasFailure()) std::printf("replay it: tools/replay %llu\n", static_cast<unsigned long long>(seed));
-  }
+  });
   summary.print(first);
 }
 

@@ -11,11 +11,11 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 
 #include "store/many_openers.h"
+#include "store/seeded_runs.h"
 
 namespace kvstore::store {
 namespace {
@@ -169,16 +169,7 @@ class SharingRun {
     return setup;
   }
 
-  Action choose() {
-    uint64_t total = 0;
-    for (const uint32_t weight : weights_) total += weight;
-    uint64_t drawn = random_.below(total);
-    for (uint32_t action = 0; action < kActions; ++action) {
-      if (drawn < weights_[action]) return static_cast<Action>(action);
-      drawn -= weights_[action];
-    }
-    return kPut;
-  }
+  Action choose() { return static_cast<Action>(draw_weighted(random_, weights_)); }
 
   int any() { return static_cast<int>(random_.below(static_cast<uint64_t>(keys_))); }
 
@@ -467,13 +458,7 @@ class SharingRun {
   const bool trace_ = std::getenv("KVS_TRACE") != nullptr;
 };
 
-uint64_t from_environment(const char* name, uint64_t otherwise) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
 void print(const Totals& totals, uint64_t first_seed) {
-  std::string text = "KVS_SUMMARY {\"first_seed\": " + std::to_string(first_seed);
   const std::pair<const char*, uint64_t> numbers[] = {
       {"seeds", totals.seeds},
       {"operations", totals.operations},
@@ -486,7 +471,7 @@ void print(const Totals& totals, uint64_t first_seed) {
       {"regions_retired", totals.retires},
       {"regions_lost", totals.regions_lost},
   };
-  for (const auto& [name, value] : numbers) text += std::string(", \"") + name + "\": " + std::to_string(value);
+  std::string text = summary_text(first_seed, numbers);
   for (uint32_t i = 0; i < kActions; ++i) {
     text += std::string(i == 0 ? ", \"actions\": {\"" : ", \"") + kActionNames[i] +
             "\": " + std::to_string(totals.actions[i]);
@@ -495,24 +480,11 @@ void print(const Totals& totals, uint64_t first_seed) {
 }
 
 TEST(RandomSharing, NoSeedFindsAWrongAnswer) {
-  using SteadyClock = std::chrono::steady_clock;
-  const uint64_t only = from_environment("KVS_SEED", 0);
-  const uint64_t first = only != 0 ? only : from_environment("KVS_FIRST_SEED", 1);
-  const uint64_t seconds = only != 0 ? 0 : from_environment("KVS_SECONDS", 0);
-  const uint64_t count =
-      only != 0 ? 1 : from_environment("KVS_SEEDS", seconds != 0 ? UINT64_MAX - first : kSeedsDefault);
-  const auto end = SteadyClock::now() + std::chrono::seconds(seconds);
-  const bool goes_on = std::getenv("KVS_GO_ON") != nullptr;
   Totals totals;
-  for (uint64_t seed = first; seed < first + count && (goes_on || !HasFailure()); ++seed) {
-    if (seconds != 0 && SteadyClock::now() >= end) break;
-    if (std::getenv("KVS_PROGRESS") != nullptr)
-      std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(seed));
+  const uint64_t first = run_seeds(kSeedsDefault, "tools/replay --sharing", [&totals](uint64_t seed) {
     ++totals.seeds;
     SharingRun(seed, totals).run();
-    if (HasFailure() && !goes_on)
-      std::printf("replay it: tools/replay --sharing %llu\n", static_cast<unsigned long long>(seed));
-  }
+  });
   print(totals, first);
 }
 
