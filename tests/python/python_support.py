@@ -9,6 +9,11 @@ import mmap
 import random
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+from kvstore.errors import EngineError
+
+Answer = TypeVar("Answer")
 
 MIB = 1 << 20
 PAGE = 4096
@@ -26,6 +31,17 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 10
     while not condition():
         assert time.monotonic() < deadline, f"{what}: not after {timeout_s} s"
         time.sleep(0.001)
+
+
+def patiently(call: Callable[[], Answer], timeout_s: float) -> Answer:
+    """The value of the first call that a metadata engine answers."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return call()
+        except EngineError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 PROT_NONE = 0  # mmap has no name for it

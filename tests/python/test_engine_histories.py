@@ -15,28 +15,17 @@ from collections import Counter
 import pytest
 from engine_history import Client, check
 from etcd_server import EtcdServer, missing
+from python_support import patiently
 
 from kvstore import _core
 from kvstore.cluster import open_engine
 from kvstore.cluster.memory import MemoryEngine
 from kvstore.cluster.native import NativeEngine
-from kvstore.errors import EngineError
 
 CLIENTS = 4
 SEEDS = 100
 PREFIX = "history/"
 WAIT_S_MAX = 60
-
-
-def patiently(call):
-    """The value of the first call that the engine answers."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while True:
-        try:
-            return call()
-        except EngineError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
 
 
 def run_clients(engines, reader, turns, during=lambda: None, seed=0):
@@ -49,10 +38,10 @@ def run_clients(engines, reader, turns, during=lambda: None, seed=0):
     during()
     changes = []
     while any(client.is_alive() for client in clients):
-        changes += patiently(lambda: watch.poll(0.01))
-    last = patiently(lambda: reader.range(PREFIX))
+        changes += patiently(lambda: watch.poll(0.01), WAIT_S_MAX)
+    last = patiently(lambda: reader.range(PREFIX), WAIT_S_MAX)
     while True:
-        more = patiently(lambda: watch.poll(0.3))
+        more = patiently(lambda: watch.poll(0.3), WAIT_S_MAX)
         if not more:
             break
         changes += more

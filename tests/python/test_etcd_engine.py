@@ -16,6 +16,7 @@ import time
 
 import pytest
 from etcd_server import Certificates, EtcdServer, free_port, missing
+from python_support import patiently
 from test_process import in_child
 
 from kvstore.cluster import Compare, Put, open_engine
@@ -53,17 +54,6 @@ def put(engine, key, value=b""):
     return engine.txn([], [Put(key, value)]).revision
 
 
-def patiently(call):
-    """The value of the first call that the engine answers."""
-    deadline = time.monotonic() + WAIT_S_MAX
-    while True:
-        try:
-            return call()
-        except EngineError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-
-
 def test_a_watch_survives_a_server_that_is_killed_and_started_again_without_a_gap(server, connect):
     engine = connect()
     watch = engine.watch("", put(engine, "before"))
@@ -74,9 +64,9 @@ def test_a_watch_survives_a_server_that_is_killed_and_started_again_without_a_ga
     with pytest.raises(EngineError, match="does not answer"):
         put(engine, "lost")
     server.start()
-    patiently(lambda: put(engine, "3"))
+    patiently(lambda: put(engine, "3"), WAIT_S_MAX)
     while seen[-1].item.key != "3":
-        seen += patiently(lambda: watch.poll(WAIT_S_MAX))
+        seen += patiently(lambda: watch.poll(WAIT_S_MAX), WAIT_S_MAX)
     assert [change.item.key for change in seen] == ["1", "2", "3"]
     watch.close()
 
@@ -125,7 +115,7 @@ def test_what_was_acknowledged_survives_the_kill_of_the_server(server, connect):
         engine.txn([], [Put(f"{turn}", b"x", lease)])
     server.kill()
     server.start()
-    assert len(patiently(lambda: engine.range("")).items) == 20
+    assert len(patiently(lambda: engine.range(""), WAIT_S_MAX).items) == 20
     engine.renew(lease)
 
 
