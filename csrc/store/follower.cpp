@@ -69,7 +69,7 @@ void Follower::run() {
     }
     changed_.wait_for(lock, std::chrono::nanoseconds(wait_ns), [this, wanted] {
       // A look that is wanted from now on may have to wait for its gap: how long, the next round tells.
-      return stopping_ || !news_.empty() || refresh_requested_ != refresh_finished_ || (look_wanted_.load() && !wanted);
+      return stopping_ || !news_.empty() || refreshes_.wanted() || (look_wanted_.load() && !wanted);
     });
   }
 }
@@ -92,21 +92,19 @@ void Follower::look_soon() {
 
 Status Follower::refresh(uint64_t timeout_ns) {
   std::unique_lock lock(mutex_);
-  const uint64_t ticket = ++refresh_requested_;
+  const uint64_t ticket = refreshes_.take();
   if (!options_.threaded) {
     lock.unlock();
     while (turn()) {
     }
-    return refresh_finished_ >= ticket ? Status()
-                                       : Status(Code::kBusy, "the others' regions cannot be read, try again");
+    return refreshes_.is_done(ticket) ? Status() : Status(Code::kBusy, "the others' regions cannot be read, try again");
   }
   changed_.notify_all();
-  const auto finished = [&] { return refresh_finished_ >= ticket || !running_; };
-  if (!changed_.wait_for(lock, std::chrono::nanoseconds(std::min<uint64_t>(timeout_ns, INT64_MAX / 2)), finished)) {
-    return Status(Code::kTimeout, "the other openers' regions were not read in time");
+  switch (refreshes_.wait(lock, changed_, ticket, timeout_ns, running_)) {
+    case Code::kOk: return {};
+    case Code::kTimeout: return Status(Code::kTimeout, "the other openers' regions were not read in time");
+    default: return Status(Code::kClosed, "the store was closed during refresh");
   }
-  if (refresh_finished_ < ticket) return Status(Code::kClosed, "the store was closed during refresh");
-  return {};
 }
 
 // ---- what the agent tells --------------------------------------------------------------------------------------
@@ -242,9 +240,9 @@ bool Follower::turn() {
   uint64_t ticket = 0;
   {
     std::lock_guard lock(mutex_);
-    ticket = refresh_requested_;
+    ticket = refreshes_.last();
   }
-  const bool asked = ticket != refresh_finished_;
+  const bool asked = !refreshes_.is_done(ticket);
   if (!asked && !may_look()) return worked;
   const bool wanted = look_wanted_.exchange(false);
   last_look_ns_ = clock_.monotonic_ns();
@@ -266,7 +264,7 @@ bool Follower::turn() {
   if (!asked) return worked || (wanted && learnt != counters_.blocks_learnt.load());
   std::lock_guard lock(mutex_);
   put_off_ |= !looked.ok();
-  if (!put_off_) refresh_finished_ = ticket;
+  if (!put_off_) refreshes_.call_done(ticket);
   changed_.notify_all();
   return worked || !put_off_;
 }
@@ -323,7 +321,7 @@ Status Follower::look() {
     }
     const bool asked = [this] {
       std::lock_guard lock(mutex_);
-      return refresh_requested_ != refresh_finished_;
+      return refreshes_.wanted();
     }();
     if (reads_left_ < kReadsOfRegion && !asked) break;
   }

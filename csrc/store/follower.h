@@ -25,6 +25,7 @@
 #include "store/catalog.h"
 #include "store/device_worker.h"
 #include "store/region_reader.h"
+#include "store/tickets.h"
 
 namespace kvstore::store {
 
@@ -115,8 +116,7 @@ class Follower : public DeviceWorker {
   std::deque<News> news_;
   std::set<uint32_t> unsettled_;
   std::atomic<bool> look_wanted_{false};
-  uint64_t refresh_requested_ = 0;  // tickets
-  uint64_t refresh_finished_ = 0;
+  Tickets refreshes_;
 };
 
 }  // namespace kvstore::store

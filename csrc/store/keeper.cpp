@@ -80,9 +80,9 @@ bool Keeper::turn() {
   uint64_t ticket = 0;
   {
     std::lock_guard lock(mutex_);
-    ticket = flush_requested_;
+    ticket = flushes_.last();
   }
-  const bool flush_wanted = ticket != flush_finished_;
+  const bool flush_wanted = !flushes_.is_done(ticket);
   const uint64_t pending_ns = catalog_.oldest_pending_ns(setup_.device_number);
   const bool timer_due = pending_ns != UINT64_MAX && clock_.monotonic_ns() - pending_ns >= options_.commit_interval_ns;
   bool worked = release_held();
@@ -97,7 +97,7 @@ bool Keeper::turn() {
     const Status refusal = flush_wanted ? catalog_.put_refusal() : Status();
     if (refusal.ok()) return worked;
     std::lock_guard lock(mutex_);
-    flush_finished_ = ticket;
+    flushes_.call_done(ticket);
     flush_outcome_ = refusal;
     changed_.notify_all();
     return true;
@@ -111,7 +111,7 @@ bool Keeper::turn() {
   worked |= reclaim_one();
   if (flush_wanted) {
     std::lock_guard lock(mutex_);
-    flush_finished_ = ticket;
+    flushes_.call_done(ticket);
     flush_outcome_ = std::move(deletes_durable);
     changed_.notify_all();
     worked = true;
@@ -121,25 +121,23 @@ bool Keeper::turn() {
 
 Status Keeper::flush(uint64_t timeout_ns) {
   std::unique_lock lock(mutex_);
-  const uint64_t ticket = ++flush_requested_;
+  const uint64_t ticket = flushes_.take();
   if (!options_.threaded) {
     lock.unlock();
     turn();
-    if (flush_finished_ < ticket) return Status(Code::kBusy, "the owner's claim cannot be read back, try again");
+    if (!flushes_.is_done(ticket)) return Status(Code::kBusy, "the owner's claim cannot be read back, try again");
     return flush_outcome_;
   }
   woken_ = true;
   changed_.notify_all();
-  const auto finished = [&] { return flush_finished_ >= ticket || !running_; };
-  if (timeout_ns == UINT64_MAX) {
-    changed_.wait(lock, finished);
-  } else if (!changed_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), finished)) {
-    return Status(Code::kTimeout,
-                  format_text("flush of %s did not finish within %.1f s", setup_.device->info().path.c_str(),
-                              static_cast<double>(timeout_ns) / 1e9));
+  switch (flushes_.wait(lock, changed_, ticket, timeout_ns, running_)) {
+    case Code::kOk: return flush_outcome_;
+    case Code::kTimeout:
+      return Status(Code::kTimeout,
+                    format_text("flush of %s did not finish within %.1f s", setup_.device->info().path.c_str(),
+                                static_cast<double>(timeout_ns) / 1e9));
+    default: return Status(Code::kClosed, "the store was closed during flush");
   }
-  if (flush_finished_ < ticket) return Status(Code::kClosed, "the store was closed during flush");
-  return flush_outcome_;
 }
 
 // ---- committing ------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@
 #include "format/superblock.h"
 #include "store/catalog.h"
 #include "store/device_worker.h"
+#include "store/tickets.h"
 
 namespace kvstore::store {
 
@@ -90,8 +91,7 @@ class Keeper : public DeviceWorker {
   AlignedBuffer page_;
   std::vector<uint32_t> held_;  // regions with a metadata write of unknown outcome (I7)
   bool woken_ = false;
-  uint64_t flush_requested_ = 0;  // tickets
-  uint64_t flush_finished_ = 0;
+  Tickets flushes_;
   Status flush_outcome_;  // of the last one finished
   uint64_t next_heartbeat_ns_ = 0;
   bool claim_in_doubt_ = false;  // not fresh, and could not be read back

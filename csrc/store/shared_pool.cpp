@@ -143,13 +143,13 @@ bool SharedPool::turn() {
   uint64_t catch_up_ticket = 0;
   {
     std::lock_guard lock(mutex_);
-    ticket = flush_requested_;
-    catch_up_ticket = catch_up_requested_;
+    ticket = flushes_.last();
+    catch_up_ticket = catch_ups_.last();
   }
   for (const auto& [region, spent] : std::exchange(ungranted_, {})) granted(region, spent);
-  if (catch_up_ticket != catch_up_finished_ && agent_.catch_up().ok()) {
+  if (!catch_ups_.is_done(catch_up_ticket) && agent_.catch_up().ok()) {
     std::lock_guard lock(mutex_);
-    catch_up_finished_ = catch_up_ticket;
+    catch_ups_.call_done(catch_up_ticket);
     changed_.notify_all();
   }
   const uint64_t began_ns = clock_.monotonic_ns();
@@ -161,8 +161,8 @@ bool SharedPool::turn() {
   }
   publish_counters();
   std::lock_guard lock(mutex_);
-  if (ticket != flush_finished_ && agent_.joined() && !catalog_->deletes_wait()) {
-    flush_finished_ = ticket;
+  if (!flushes_.is_done(ticket) && agent_.joined() && !catalog_->deletes_wait()) {
+    flushes_.call_done(ticket);
     changed_.notify_all();
   }
   return worked;
@@ -195,36 +195,35 @@ Status SharedPool::refresh(uint64_t timeout_ns) {
 
 Status SharedPool::catch_up(uint64_t timeout_ns) {
   std::unique_lock lock(mutex_);
-  const uint64_t ticket = ++catch_up_requested_;
+  const uint64_t ticket = catch_ups_.take();
   if (!options_.threaded) {
     lock.unlock();
     turn();
-    return catch_up_finished_ >= ticket ? Status() : Status(Code::kBusy, "the metadata engine does not answer");
+    return catch_ups_.is_done(ticket) ? Status() : Status(Code::kBusy, "the metadata engine does not answer");
   }
-  const auto finished = [&] { return catch_up_finished_ >= ticket || !running_; };
-  if (!changed_.wait_for(lock, std::chrono::nanoseconds(std::min<uint64_t>(timeout_ns, INT64_MAX / 2)), finished)) {
-    return Status(Code::kTimeout, "the metadata engine did not tell in time what the other openers have");
+  switch (catch_ups_.wait(lock, changed_, ticket, timeout_ns, running_)) {
+    case Code::kOk: return {};
+    case Code::kTimeout:
+      return Status(Code::kTimeout, "the metadata engine did not tell in time what the other openers have");
+    default: return Status(Code::kClosed, "the store was closed during refresh");
   }
-  if (catch_up_finished_ < ticket) return Status(Code::kClosed, "the store was closed during refresh");
-  return {};
 }
 
 Status SharedPool::flush(uint64_t timeout_ns) {
   if (!catalog_->deletes_wait()) return {};
   std::unique_lock lock(mutex_);
-  const uint64_t ticket = ++flush_requested_;
+  const uint64_t ticket = flushes_.take();
   if (!options_.threaded) {
     lock.unlock();
     turn();
     turn();
-    return flush_finished_ >= ticket ? Status() : Status(Code::kBusy, "deletes are not in the metadata engine yet");
+    return flushes_.is_done(ticket) ? Status() : Status(Code::kBusy, "deletes are not in the metadata engine yet");
   }
-  const auto finished = [&] { return flush_finished_ >= ticket || !running_; };
-  if (!changed_.wait_for(lock, std::chrono::nanoseconds(std::min<uint64_t>(timeout_ns, INT64_MAX / 2)), finished)) {
-    return Status(Code::kTimeout, "the metadata engine did not take the deletes in time");
+  switch (flushes_.wait(lock, changed_, ticket, timeout_ns, running_)) {
+    case Code::kOk: return {};
+    case Code::kTimeout: return Status(Code::kTimeout, "the metadata engine did not take the deletes in time");
+    default: return Status(Code::kClosed, "the store was closed during flush");
   }
-  if (flush_finished_ < ticket) return Status(Code::kClosed, "the store was closed during flush");
-  return {};
 }
 
 void SharedPool::stop(uint64_t until_ns) {

@@ -21,6 +21,7 @@
 #include "store/follower.h"
 #include "store/own_thread.h"
 #include "store/recovery.h"
+#include "store/tickets.h"
 
 namespace kvstore::store {
 
@@ -106,10 +107,8 @@ class SharedPool final : public cluster::StoreSide {
   std::condition_variable changed_;
   bool stopping_ = false;
   bool running_ = false;
-  uint64_t flush_requested_ = 0;
-  uint64_t flush_finished_ = 0;
-  uint64_t catch_up_requested_ = 0;
-  uint64_t catch_up_finished_ = 0;
+  Tickets flushes_;
+  Tickets catch_ups_;
   cluster::AgentCounters counters_;  // as of the last turn
   uint32_t live_openers_ = 0;
   size_t engine_keys_ = 0;
