@@ -201,7 +201,7 @@ struct BlockingIo::Impl {
       return Status(Code::kTimeout, format_text("%u earlier requests are stuck in the device", stuck_now));
     }
     if (stuck_now >= depth) {
-      return Status(Code::kBusy, format_text("all %u requests of the queue are stuck in the device", depth));
+      return Status(Code::kIo, format_text("all %u requests of the queue are stuck in the device", depth));
     }
     auto batch = std::make_unique<Batch>(std::min<size_t>(pieces_max, depth - stuck_now));
     for (Slot& slot : batch->slots) idle.push_back(&slot);

@@ -299,7 +299,7 @@ void Catalog::begin_puts(std::span<Item> items) {
         region.last_use_tick = tick();
         // A durable put of a key that is there waits for that entry's descriptor.
         if (item.durable && (entry->flags & kEntryUncommitted) != 0 && region.open) {
-          region.open->waiters.push_back({JobRef(item.job), item.number, result});
+          region.open->pending.waiters.push_back({JobRef(item.job), item.number, result});
           device_states_[region.device].commit_wanted = true;
           keeper_wanted[region.device] = true;
         } else {
@@ -360,7 +360,7 @@ void Catalog::finish_put(Item& item) {
       ++region.live;
       live_bytes_ += item.payload_bytes;
       region.last_use_tick = tick();
-      PendingDescriptor& pending = open.pending.emplace_back();
+      PendingDescriptor& pending = open.pending.descriptors.emplace_back();
       pending.fingerprint = item.fingerprint;
       pending.space = item.space;
       pending.salt = item.salt;
@@ -401,14 +401,14 @@ void Catalog::finish_put(Item& item) {
         waiter.result = {.status = ItemStatus::kError, .code = suspension_.code()};
         completions.push_back({std::move(waiter), suspension_.message()});
       } else if (why.empty() && joined.joined_durable[i]) {
-        open.waiters.push_back(std::move(waiter));
+        open.pending.waiters.push_back(std::move(waiter));
         device.commit_wanted = true;
         wake = true;
       } else {
         completions.push_back({std::move(waiter), why});
       }
     }
-    if (open.pending.size() >= format::kDescriptorsPerBlock) wake = true;
+    if (open.pending.descriptors.size() >= format::kDescriptorsPerBlock) wake = true;
     if (open.seal_wanted && open.writes_in_flight == 0) wake = true;
   }
   add(why.empty() ? counters_.puts_stored : counters_.puts_failed);
@@ -463,10 +463,16 @@ void Catalog::forget_entry_locked(IndexEntry* entry, bool mark_dead) {
     bool was_pending = false;
     if ((entry->flags & kEntryUncommitted) != 0 && region.open) {
       // Not on the device yet: dropping the descriptor is all it takes.
-      was_pending = std::erase_if(region.open->pending, [&](const PendingDescriptor& pending) {
-                      return pending.descriptor.slot == entry->slot;
-                    }) != 0;
-      if (was_pending) --device_states_[region.device].pending;
+      CommitWork& work = region.open->pending;
+      const auto first = work.descriptors.begin() + static_cast<ptrdiff_t>(work.appended);
+      const auto found = std::find_if(first, work.descriptors.end(), [&](const PendingDescriptor& pending) {
+        return pending.descriptor.slot == entry->slot;
+      });
+      was_pending = found != work.descriptors.end();
+      if (was_pending) {
+        work.descriptors.erase(found);
+        --device_states_[region.device].pending;
+      }
     }
     if (!was_pending) mark_dead_locked(region, SlotIndex{entry->slot});
   }
@@ -538,8 +544,8 @@ void Catalog::settle(Completions completions, std::vector<Eviction> evictions) {
 }
 
 void Catalog::note_failure_locked(const Status& why) {
-  // Shared mode: the lease ran out in the middle; no fault of the device, and over when it is renewed.
-  if (shared() && why.code() == Code::kBusy) return;
+  // Shared mode: the lease ran out in the middle, or the region was lost by that; no fault of the device.
+  if (shared() && (why.code() == Code::kBusy || why.code() == Code::kStale)) return;
   if (++failures_ >= options_.failures_max && write_refusal_.ok() && KVS_RULE(I6_read_only_after_failures)) {
     write_refusal_ = Status(
         Code::kIo, format_text("the pool is read-only after %u failed writes; see stats() for the counts", failures_));

@@ -47,14 +47,6 @@ enum class Allocation : uint8_t {
   kRefused,  // the store takes no writes now; put_refusal() says why
 };
 
-// One round of a keeper's commit of one region.
-struct CommitWork {
-  uint32_t region = 0;
-  std::vector<PendingDescriptor> descriptors;
-  std::vector<DurableWaiter> waiters;
-  std::vector<format::DictionaryWriter::EncodedBlock> dictionary;
-};
-
 struct OpenPlan {
   uint32_t region = 0;
   uint64_t extent_bytes = 0;
@@ -118,6 +110,8 @@ class Catalog {
   // ---- keeper of one device ----
   std::vector<CommitWork> take_commits(uint16_t device);
   void commit_done(CommitWork work, const Status& status, bool flush_failed);
+  // Shared mode: the lease ran out on the way. The work goes on with the next round, when the lease is fresh again.
+  void commit_interrupted(CommitWork work);
   bool wants_region(uint16_t device);  // somebody waits for one to be opened
   std::optional<OpenPlan> next_open(uint16_t device);
   void open_done(const OpenPlan& plan, const Status& status);
@@ -169,6 +163,7 @@ class Catalog {
   bool grant(uint32_t number, Generation spent);
   // Not ours any more: nothing of it is written, what was not committed is lost (I6).
   void lose(uint32_t number);
+  bool is_lost(uint32_t number);  // it is open, and was lost
   std::optional<uint32_t> propose_victim(uint16_t device);
   void set_held_by_peer(uint32_t number, bool held);
   void set_retired_below(uint32_t number, Generation below);  // nothing of lower lives is learnt
@@ -282,6 +277,7 @@ class Catalog {
   bool is_victim_locked(const Region& region, uint64_t now_ns) const;
   std::optional<uint32_t> pop_victim_locked(DeviceState& state);
   void find_victims(uint16_t device);
+  void refuse_waiters_locked(std::vector<DurableWaiter>& waiters, Completions& completions);
   void lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost, std::vector<DurableWaiter> waiters,
                            const Status& why, Completions& completions, std::vector<Eviction>& evictions);
   void poison_locked(uint32_t number, const Status& why, Completions& completions, std::vector<Eviction>& evictions);

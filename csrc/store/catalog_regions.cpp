@@ -244,20 +244,16 @@ std::vector<CommitWork> Catalog::take_commits(uint16_t device) {
   for (uint32_t number : state.open) {
     Region& region = regions_[number];
     OpenRegion& open = *region.open;
-    if (open.poisoned || (open.pending.empty() && open.waiters.empty())) continue;
-    CommitWork& one = work.emplace_back();
+    if (open.poisoned || open.pending.empty()) continue;
+    CommitWork& one = work.emplace_back(std::exchange(open.pending, {}));
     one.region = number;
-    one.descriptors = std::move(open.pending);
-    one.waiters = std::move(open.waiters);
-    open.pending.clear();
-    open.waiters.clear();
     if (open.dictionary.has_staged()) {
       format::BlockHeader identity;
       identity.store_uuid = devices_[device].store_uuid;
       identity.region = region.id.value;
       identity.generation = region.generation.value;
       identity.owner_epoch = epoch();
-      one.dictionary = open.dictionary.take_blocks(identity);
+      for (auto& block : open.dictionary.take_blocks(identity)) one.dictionary.push_back(std::move(block));
     }
   }
   return work;
@@ -322,11 +318,8 @@ void Catalog::poison_locked(uint32_t number, const Status& why, Completions& com
   OpenRegion& open = *regions_[number].open;
   open.poisoned = KVS_RULE(I6_what_is_being_written_is_lost_too);
   open.seal_wanted = KVS_RULE(I6_a_failed_commit_seals);
-  std::vector<PendingDescriptor> pending = std::move(open.pending);
-  std::vector<DurableWaiter> waiters = std::move(open.waiters);
-  open.pending.clear();
-  open.waiters.clear();
-  lose_pending_locked(number, std::move(pending), std::move(waiters), why, completions, evictions);
+  CommitWork pending = std::exchange(open.pending, {});
+  lose_pending_locked(number, std::move(pending.descriptors), std::move(pending.waiters), why, completions, evictions);
 }
 
 Eviction Catalog::eviction_of(const format::Descriptor& descriptor, SpaceId space, const std::string& salt,
@@ -352,7 +345,7 @@ std::optional<uint32_t> Catalog::next_seal(uint16_t device) {
     // I7: metadata of a region with a write of unknown outcome is left alone.
     if (regions_[number].unknown_writes != 0 && KVS_RULE(I7_no_header_while_unknown)) continue;
     const bool being_written = open.writes_in_flight != 0 && KVS_RULE(I3_an_unfinished_put_keeps_its_region);
-    if (open.seal_wanted && !being_written && open.pending.empty() && open.waiters.empty()) return number;
+    if (open.seal_wanted && !being_written && open.pending.empty()) return number;
   }
   return std::nullopt;
 }

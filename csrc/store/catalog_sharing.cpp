@@ -27,6 +27,8 @@ constexpr uint32_t kRegionsPerOpenerReady = 8;  // and an eighth is kept ready
 constexpr uint64_t kReadyBytes = 256 * kMiB;
 constexpr uint64_t kReadyMax = 16;
 
+Status lost_status() { return Status(Code::kStale, "the region is another opener's: the lease of this one had ended"); }
+
 }  // namespace
 
 // ---- shares ----------------------------------------------------------------------------------------------------
@@ -87,13 +89,46 @@ void Catalog::lose(uint32_t number) {
     region.held_by_peer = true;
     if (region.open) {
       region.open->lost = true;
-      const Status why(Code::kStale, "the region is another opener's: the lease of this one had ended");
-      poison_locked(number, why, completions, evictions);
+      poison_locked(number, lost_status(), completions, evictions);
       region.open->seal_wanted = true;
     }
   }
   settle(std::move(completions), std::move(evictions));
   wake_keeper(regions_[number].device);
+}
+
+bool Catalog::is_lost(uint32_t number) {
+  std::lock_guard lock(mutex_);
+  return regions_[number].open && regions_[number].open->lost;
+}
+
+// Stored, and perhaps durable in a while; nobody can say when.
+void Catalog::refuse_waiters_locked(std::vector<DurableWaiter>& waiters, Completions& completions) {
+  for (DurableWaiter& waiter : std::exchange(waiters, {})) {
+    waiter.result = {.status = ItemStatus::kError, .code = suspension_.code()};
+    completions.push_back({std::move(waiter), suspension_.message()});
+  }
+}
+
+void Catalog::commit_interrupted(CommitWork work) {
+  Completions completions;
+  std::vector<Eviction> evictions;
+  {
+    std::lock_guard lock(mutex_);
+    const uint32_t number = work.region;
+    OpenRegion& open = *regions_[number].open;
+    DeviceState& device = device_states_[regions_[number].device];
+    if (!suspension_.ok()) refuse_waiters_locked(work.waiters, completions);
+    device.pending += static_cast<uint32_t>(work.descriptors.size() - work.appended);
+    device.commit_wanted = true;
+    // What was put meanwhile goes after it.
+    CommitWork later = std::exchange(open.pending, std::move(work));
+    std::move(later.descriptors.begin(), later.descriptors.end(), std::back_inserter(open.pending.descriptors));
+    std::move(later.waiters.begin(), later.waiters.end(), std::back_inserter(open.pending.waiters));
+    // Lost on the way: what was pending then was told so.
+    if (open.poisoned) poison_locked(number, lost_status(), completions, evictions);
+  }
+  settle(std::move(completions), std::move(evictions));
 }
 
 void Catalog::suspend(const Status& why) {
@@ -102,13 +137,9 @@ void Catalog::suspend(const Status& why) {
     std::lock_guard lock(mutex_);
     suspension_ =
         Status(Code::kBusy, "no puts for the moment: the lease of this opener is not renewed: " + why.message());
-    // Stored, and perhaps durable in a while; nobody can say when.
     for (DeviceState& state : device_states_) {
       for (const uint32_t number : state.open) {
-        for (DurableWaiter& waiter : std::exchange(regions_[number].open->waiters, {})) {
-          waiter.result = {.status = ItemStatus::kError, .code = Code::kBusy};
-          completions.push_back({std::move(waiter), suspension_.message()});
-        }
+        refuse_waiters_locked(regions_[number].open->pending.waiters, completions);
       }
     }
   }

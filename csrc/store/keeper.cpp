@@ -92,6 +92,8 @@ bool Keeper::turn() {
   // What is due waits while the claim cannot be read back, and fails when that takes too long, or it is lost.
   const Status claim = catalog_.writable().ok() ? still_ours() : Status();
   claim_in_doubt_ = !claim.ok() && catalog_.writable().ok();  // lost for good: the store takes no writes any more
+  const bool commit_due = flush_wanted || timer_due || catalog_.commit_is_due(setup_.device_number);
+  if (!claim_in_doubt_ && commit_due) worked |= commit();
   if (claim_in_doubt_) {
     // Shared mode: no promise can be made, and nobody knows for how long.
     const Status refusal = flush_wanted ? catalog_.put_refusal() : Status();
@@ -102,7 +104,6 @@ bool Keeper::turn() {
     changed_.notify_all();
     return true;
   }
-  if (flush_wanted || timer_due || catalog_.commit_is_due(setup_.device_number)) worked |= commit();
   Status deletes_durable;
   if (flush_wanted || timer_due) worked |= write_bitmaps(deletes_durable);
   // Opening before reclaiming: somebody may wait for the region that is already free.
@@ -151,10 +152,13 @@ format::BlockHeader Keeper::identity(const Region& region) const {
   return header;
 }
 
-Status Keeper::write_page(uint64_t offset_bytes, bool durable) {
+Status Keeper::write_page(const Region& region, uint64_t offset_bytes, bool durable) {
   // Superblock copies and payload are never a keeper's to write; a wrong offset would destroy them.
   KVS_ASSERT(offset_bytes >= format::kMetadataOffset && offset_bytes + kPageBytes <= geometry_.data_offset);
   KVS_TRY(still_ours());
+  // S6: joined anew meanwhile, and the lease is fresh, but not everything was taken over.
+  if (catalog_.shared() && catalog_.is_lost(catalog_.region_number(region.device, region.id)))
+    return Status(Code::kStale, "the region is another opener's: the lease of this one had ended");
   add(counters_.bytes_written_metadata, kPageBytes);
   return io_->write(0, offset_bytes, page_, kPageBytes, durable);
 }
@@ -166,7 +170,7 @@ Status Keeper::flush_device() {
   return io_->flush(0);
 }
 
-bool Keeper::commit() {
+bool Keeper::commit(bool last) {
   std::vector<CommitWork> work = catalog_.take_commits(setup_.device_number);
   if (work.empty()) return false;
   // Offline: the regions may have another owner by now, and a late write would destroy what it keeps there.
@@ -181,16 +185,21 @@ bool Keeper::commit() {
   if (!flushed.ok()) add(counters_.flush_errors);
   for (CommitWork& one : work) {
     Status status = flushed.ok() || !KVS_RULE(I1_no_descriptors_after_a_failed_flush) ? write_region(one) : flushed;
-    if (!status.ok() && flushed.ok()) add(counters_.write_errors);
     // A write that took so long that another owner may have read the device before it landed is no promise. In a shared
     // pool it is one: the region is nobody else's before we are known to be gone (S5).
     if (status.ok() && !catalog_.shared()) status = still_ours();
+    if (interrupted(status) && !last && KVS_RULE(S3_an_interrupted_commit_goes_on)) {
+      claim_in_doubt_ = true;
+      catalog_.commit_interrupted(std::move(one));
+      continue;
+    }
+    if (!status.ok() && flushed.ok()) add(counters_.write_errors);
     const uint32_t number = one.region;
     catalog_.commit_done(std::move(one), status, !flushed.ok());
     if (flushed.ok()) hold_if_unknown(number, status);
   }
   add(counters_.commits);
-  return true;
+  return !claim_in_doubt_;
 }
 
 Status Keeper::write_region(CommitWork& work) {
@@ -199,36 +208,41 @@ Status Keeper::write_region(CommitWork& work) {
     // I10: the strings are durable before the first descriptor that refers to them.
     std::memcpy(page_.data(), block.page.data(), kPageBytes);
     if (!KVS_RULE(I10_strings_before_descriptors)) continue;
-    KVS_TRY(write_page(geometry_.dictionary_offset(region.id, block.number), KVS_RULE(I10_strings_are_durable)));
+    KVS_TRY(
+        write_page(region, geometry_.dictionary_offset(region.id, block.number), KVS_RULE(I10_strings_are_durable)));
   }
   return write_descriptors(region, work);
 }
 
-Status Keeper::write_descriptors(Region& region, const CommitWork& work) {
+// Can be called again for the rest, when it was interrupted before a write.
+Status Keeper::write_descriptors(Region& region, CommitWork& work) {
   OpenRegion& open = *region.open;
   format::BlockHeader header = identity(region);
-  bool tail_changed = false;
-  for (const PendingDescriptor& pending : work.descriptors) {
-    const uint64_t write_seq = pending.descriptor.write_seq;
-    open.min_write_seq = open.min_write_seq == 0 ? write_seq : std::min(open.min_write_seq, write_seq);
-    open.max_write_seq = std::max(open.max_write_seq, write_seq);
-    open.tail.push_back(pending.descriptor);
-    tail_changed = true;
-    if (open.tail.size() < format::kDescriptorsPerBlock) continue;
+  while (true) {
+    if (open.tail.size() < format::kDescriptorsPerBlock) {
+      if (work.appended == work.descriptors.size()) break;
+      const format::Descriptor& next = work.descriptors[work.appended++].descriptor;
+      open.min_write_seq = open.min_write_seq == 0 ? next.write_seq : std::min(open.min_write_seq, next.write_seq);
+      open.max_write_seq = std::max(open.max_write_seq, next.write_seq);
+      open.tail.push_back(next);
+      open.tail_changed = true;
+      continue;
+    }
     header.number = open.full_blocks;
     header.sequence = ++open.block_sequence;
     format::encode_descriptor_block(format::BlockKind::kDescriptors, header, open.tail, {page_.data(), kPageBytes});
-    KVS_TRY(write_page(geometry_.descriptor_block_offset(region.id, open.full_blocks),
+    KVS_TRY(write_page(region, geometry_.descriptor_block_offset(region.id, open.full_blocks),
                        KVS_RULE(I1_descriptors_are_durable)));
     ++open.full_blocks;
     open.tail.clear();
-    tail_changed = false;
+    open.tail_changed = false;
   }
-  if (!tail_changed) return {};
+  if (!open.tail_changed) return {};
   header.number = open.full_blocks;
   header.sequence = ++open.block_sequence;
   format::encode_descriptor_block(format::BlockKind::kTail, header, open.tail, {page_.data(), kPageBytes});
-  KVS_TRY(write_page(geometry_.tail_offset(region.id, open.tail_copy), KVS_RULE(I1_tails_are_durable)));
+  KVS_TRY(write_page(region, geometry_.tail_offset(region.id, open.tail_copy), KVS_RULE(I1_tails_are_durable)));
+  open.tail_changed = false;
   // I4: the copy just written is the newer; the next write takes the older.
   if (KVS_RULE(I4_tails_alternate)) open.tail_copy ^= 1;
   return {};
@@ -243,7 +257,7 @@ Status Keeper::write_header(Region& region, const format::RegionHeader& header) 
   next.owner_epoch = Epoch{catalog_.epoch()};
   next.owner_host = setup_.superblock.owner.host;
   format::encode_region_header(next, setup_.superblock.store_uuid, region.header_copy, {page_.data(), kPageBytes});
-  KVS_TRY(write_page(geometry_.header_offset(region.id, region.header_copy), KVS_RULE(I2_headers_are_durable)));
+  KVS_TRY(write_page(region, geometry_.header_offset(region.id, region.header_copy), KVS_RULE(I2_headers_are_durable)));
   if (KVS_RULE(I4_headers_alternate)) region.header_copy ^= 1;
   return {};
 }
@@ -313,7 +327,8 @@ bool Keeper::seal_regions() {
   while (std::optional<uint32_t> number = catalog_.next_seal(setup_.device_number)) {
     worked = true;
     Region& region = catalog_.region(*number);
-    const Status status = region.open->lost ? Status() : write_seal(region);
+    const Status status = catalog_.is_lost(*number) ? Status() : write_seal(region);
+    if (interrupted(status)) return worked;
     if (!status.ok()) add(counters_.write_errors);
     catalog_.seal_done(*number, status);
     hold_if_unknown(*number, status);
@@ -328,7 +343,7 @@ Status Keeper::write_seal(Region& region) {
     header.number = open.full_blocks;
     header.sequence = ++open.block_sequence;
     format::encode_descriptor_block(format::BlockKind::kDescriptors, header, open.tail, {page_.data(), kPageBytes});
-    KVS_TRY(write_page(geometry_.descriptor_block_offset(region.id, open.full_blocks),
+    KVS_TRY(write_page(region, geometry_.descriptor_block_offset(region.id, open.full_blocks),
                        KVS_RULE(I1_sealed_descriptors_are_durable)));
   }
   format::RegionHeader header;
@@ -467,7 +482,7 @@ Status Keeper::close(uint64_t until_ns) {
   // The first round commits, the second seals what the first committed, the third writes what that marked dead.
   Status deletes_durable;
   for (int round = 0; round < 3; ++round) {
-    commit();
+    commit(round == 2);
     if (io_->stuck_requests() != 0) io_->give_up();  // the rest of close must not wait as long again, and again
     write_bitmaps(deletes_durable);
     seal_regions();

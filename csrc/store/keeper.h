@@ -58,9 +58,10 @@ class Keeper : public DeviceWorker {
  private:
   void broken(const char* condition, const char* file, int line) noexcept { catalog_.broken(condition, file, line); }
   void run();
-  bool commit();
+  // `last`: nothing comes after it. Else what the end of a lease interrupts is kept for the next one (S3).
+  bool commit(bool last = false);
   Status write_region(CommitWork& work);
-  Status write_descriptors(Region& region, const CommitWork& work);
+  Status write_descriptors(Region& region, CommitWork& work);
   bool open_regions();
   bool seal_regions();
   Status write_seal(Region& region);
@@ -72,11 +73,13 @@ class Keeper : public DeviceWorker {
   Status confirm();
   // Before each write, and before a write is vouched for: after a pause the device may be another owner's.
   Status still_ours();
+  // Shared mode: the lease is not renewed, nothing was written, and all can go on when it is.
+  bool interrupted(const Status& status) const { return catalog_.shared() && status.code() == Code::kBusy; }
   Status flush_device();
   Status write_header(Region& region, const format::RegionHeader& header);
   Status look_at_headers(Region& region, Generation next);
   Status check_headers(RegionId region, Generation generation);
-  Status write_page(uint64_t offset_bytes, bool durable);
+  Status write_page(const Region& region, uint64_t offset_bytes, bool durable);
   format::BlockHeader identity(const Region& region) const;
   uint64_t next_wait_ns();
 

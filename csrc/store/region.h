@@ -36,6 +36,17 @@ struct PendingDescriptor {
   std::string salt;
 };
 
+// What one round of a keeper's commit writes of one region.
+struct CommitWork {
+  uint32_t region = 0;
+  std::vector<PendingDescriptor> descriptors;
+  size_t appended = 0;                 // of them, to OpenRegion::tail or to a block on the device, by an earlier round
+  std::vector<DurableWaiter> waiters;  // complete when it is written
+  std::vector<format::DictionaryWriter::EncodedBlock> dictionary;
+
+  bool empty() const { return descriptors.empty() && waiters.empty(); }
+};
+
 struct OpenRegion {
   explicit OpenRegion(uint32_t dictionary_blocks) : dictionary(dictionary_blocks) {}
 
@@ -46,12 +57,12 @@ struct OpenRegion {
   bool poisoned = false;     // a write or flush failed (I6): what is pending is lost
   bool lost = false;         // shared mode: it is not ours any more, nothing of it is written
   uint64_t last_put_tick = 0;
-  std::vector<PendingDescriptor> pending;
-  std::vector<DurableWaiter> waiters;  // complete when `pending` as of now has committed
+  CommitWork pending;  // of the next round
 
   // Keeper: the descriptor stream on the device.
   uint32_t full_blocks = 0;              // D blocks written
   std::vector<format::Descriptor> tail;  // of the partial block, < 31
+  bool tail_changed = false;             // since it was last written
   uint32_t tail_copy = 0;                // the copy to write next (I4)
   uint64_t block_sequence = 0;
   uint64_t min_write_seq = 0;

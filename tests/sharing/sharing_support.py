@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -26,6 +27,7 @@ POOL = {"region_bytes": MIB, "min_block_bytes": 4096}
 SEED = int(os.environ.get("KVS_SEED", "1"))
 
 LEASE_S = 2.0
+PROMISES_AHEAD_BYTES = 4096
 # What takes a lease, or the word of a lease's end, takes no more than this, on a machine that is busy.
 LEASES_MAX_S = 4 * LEASE_S + 20
 ANSWER_S = 90.0
@@ -60,6 +62,9 @@ class Opener:
             stderr=self._complaints,
             env=ENVIRONMENT,
         )
+        assert self._process.stdout is not None
+        # How far it works ahead of who reads its promises: else a slow machine would fill any pool.
+        fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, PROMISES_AHEAD_BYTES)
         self._text = b""
         self._lines: deque[list[Any]] = deque()
 
@@ -68,8 +73,11 @@ class Opener:
     def tell(self, command: str, *arguments: Any) -> None:
         """Send a command and do not wait: the answer comes from :meth:`answer`."""
         assert self._process.stdin is not None
-        self._process.stdin.write((json.dumps([command, *arguments]) + "\n").encode())
-        self._process.stdin.flush()
+        try:
+            self._process.stdin.write((json.dumps([command, *arguments]) + "\n").encode())
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise AssertionError(f"{self.name} has ended: {self._complained()}") from None
 
     def answer(self, promises: set[str] | None = None) -> Any:
         """The next answer. What ``work`` said before it goes into ``promises``."""

@@ -92,20 +92,20 @@ def crew(start):
 
 
 def test_what_any_opener_made_durable_is_a_hit_for_all_after_kills(medium, crew, start):
-    path = medium(1024 * MIB)
+    path = medium(4096 * MIB)  # more than twice what they can put
     made = crew(path, SEED)
     for number in range(1, ROUNDS + 1):
         made.kill_one(number)
     outcomes = made.stop_working()
     ask_all(made.openers, "refresh")
+    assert sum(one["regions_retired"] for one in ask_all(made.openers, "stats")) == 0, "the pool is too small"
     promised = list(made.promised)
     for opener, found in zip(made.openers, ask_all(made.openers, "get", promised), strict=True):
         missing = [key for key, status in zip(promised, found, strict=True) if status != "hit"]
-        assert not missing, f"KVS_SEED={SEED} {opener.name}: {missing}"
+        assert not missing, f"KVS_SEED={SEED} {opener.name}: {len(missing)} of {len(promised)}, {missing[:3]} ..."
     late = start("late", path)
     assert set(late.ask("get", promised)) == {"hit"}, f"KVS_SEED={SEED}"
-    stats = ask_all([*made.openers, late], "stats")
-    assert sum(one["checksum_misses"] + one["regions_retired"] for one in stats) == 0
+    assert sum(one["checksum_misses"] for one in ask_all([*made.openers, late], "stats")) == 0
     assert outcomes["of_others"] > 0
     print(f"{len(promised)} promises, {outcomes}")
 

@@ -171,7 +171,7 @@ TEST_F(BlockingIoTest, OneStuckReadOfManyTimesOutTheCallOnly) {
   EXPECT_EQ(io_->stuck_requests(), 1u);
 }
 
-TEST_F(BlockingIoTest, WhenEverySlotIsStuckTheAnswerIsBusy) {
+TEST_F(BlockingIoTest, WhenEverySlotIsStuckNothingMoreIsIssued) {
   reset(2);
   add(SimFault::kStuck, IoOp::kRead, 0, 2);
   for (int i = 0; i < 2; ++i) {
@@ -179,7 +179,7 @@ TEST_F(BlockingIoTest, WhenEverySlotIsStuckTheAnswerIsBusy) {
     EXPECT_EQ(io_->read(0, 0, buffer, kPageBytes).code(), Code::kTimeout);
   }
   AlignedBuffer buffer(kPageBytes);
-  EXPECT_EQ(io_->read(0, 0, buffer, kPageBytes).code(), Code::kBusy);
+  EXPECT_EQ(io_->read(0, 0, buffer, kPageBytes).code(), Code::kIo);
   EXPECT_EQ(io_->stuck_requests(), 2u);
   disk_.release_stuck();
   EXPECT_TRUE(io_->read(0, 0, buffer, kPageBytes).ok());

@@ -505,6 +505,7 @@ uint64_t ManyOpeners::generation_on_device(uint32_t region) {
 }
 
 void ManyOpeners::issued(const device::IoRequest& request, uint64_t opening) {
+  if (on_request) on_request(request);
   if (request.op != device::IoOp::kWrite) return;
   const format::Geometry& geometry = superblock_.geometry;
   const bool is_superblock =

@@ -13,6 +13,7 @@
 
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -103,6 +104,9 @@ class ManyOpeners {
   const std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>>& lives() const { return writers_; }
   // As if both headers of a life that nobody here knows of had just landed.
   void poke_headers(uint32_t region, Generation generation);
+
+  // For a test: as a request goes out to the device.
+  std::function<void(const device::IoRequest&)> on_request;
 
   StoreOptions store_options;  // of the openings to come; what makes them openers of this pool is added
   const format::Geometry& geometry() const { return superblock_.geometry; }

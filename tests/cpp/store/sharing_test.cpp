@@ -303,6 +303,32 @@ TEST_F(Sharing, S3_WithoutAFreshLeaseNotEvenWhatIsWaitingIsWritten) {
   EXPECT_FALSE(openers.contains(1, 2));
 }
 
+TEST_F(Sharing, S3_ACommitThatTheEndOfALeaseInterruptsGoesOnWhenItIsRenewed) {
+  open_all(2);
+  // The strings of a region go out before its first descriptor (I10): in between the opener stands still.
+  const auto is_dictionary = [&](const device::IoRequest& request) {
+    const uint64_t in_entry = (request.offset_bytes - format::kMetadataOffset) % openers.geometry().entry_bytes;
+    const uint64_t strings = openers.geometry().dictionary_offset(RegionId{0}, 0) - format::kMetadataOffset;
+    return request.op == device::IoOp::kWrite && request.offset_bytes < openers.geometry().data_offset &&
+           in_entry == strings;
+  };
+  int interruptions = 0;
+  openers.on_request = [&](const device::IoRequest& request) {
+    if (interruptions == 0 && is_dictionary(request)) {
+      ++interruptions;
+      openers.pass(ManyOpeners::kLeaseNs * 6 / 10);
+    }
+  };
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  ASSERT_EQ(interruptions, 1);
+  ASSERT_EQ(openers.put(0, 2, true).status, ItemStatus::kStored);
+  ASSERT_TRUE(openers.refresh(1).ok());
+  EXPECT_TRUE(openers.contains(1, 1));
+  EXPECT_TRUE(openers.contains(1, 2));
+  EXPECT_EQ(openers.number(0, "blocks_lost"), 0);
+  EXPECT_EQ(openers.number(0, "write_failures"), 0);
+}
+
 TEST_F(Sharing, S4_ARegionWithAReaderIsNotReusedByAnybody) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
