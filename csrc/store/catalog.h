@@ -124,6 +124,8 @@ class Catalog {
   };
   // Which of the blocks were live here, and now are misses.
   std::vector<bool> evict(uint32_t region, std::span<const EvictedBlock> blocks);
+  // Those in slots that are marked dead, when their descriptors do not name them. Walks the whole index.
+  void evict_dead_by_walking(uint32_t region);
   // Nothing lives there any more. Not ok: its header could not be written to say so; it is tried again later.
   void reclaimed(uint32_t region, const Status& status);
   std::optional<uint32_t> next_bitmap(uint16_t device, format::DeadBitmap& copy);
@@ -277,6 +279,7 @@ class Catalog {
   bool is_victim_locked(const Region& region, uint64_t now_ns) const;
   std::optional<uint32_t> pop_victim_locked(DeviceState& state);
   void find_victims(uint16_t device);
+  void walk_evict_locked(uint32_t number, const std::function<bool(const IndexEntry&)>& goes);
   void refuse_waiters_locked(std::vector<DurableWaiter>& waiters, Completions& completions);
   void lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost, std::vector<DurableWaiter> waiters,
                            const Status& why, Completions& completions, std::vector<Eviction>& evictions);

@@ -363,6 +363,9 @@ void Catalog::seal_done(uint32_t number, const Status& status) {
     if (shared() && !region.open->lost) (status.ok() ? sealed_ : unsealed_).push_back(number);
     if (!status.ok()) {
       // Readable, and recovery would find it open and seal it; but not to be reclaimed while its header is unknown.
+      // Its last descriptors are in the tail pair, if nowhere else.
+      region.unsealed_on_device = true;
+      region.descriptor_count = region.slot_count;
       region.quarantined_until_ns = clock_.monotonic_ns() + options_.quarantine_ns;
       note_failure_locked(status);
     }
@@ -496,6 +499,25 @@ std::vector<bool> Catalog::evict(uint32_t number, std::span<const EvictedBlock> 
   return was_live;
 }
 
+void Catalog::walk_evict_locked(uint32_t number, const std::function<bool(const IndexEntry&)>& goes) {
+  const uint64_t removed = index_.erase_region(number, [&](const IndexEntry& entry) {
+    if (!goes(entry)) return false;
+    live_bytes_ -= entry.payload_bytes;
+    return true;
+  });
+  regions_[number].live -= static_cast<uint32_t>(removed);
+  add(counters_.blocks_evicted, removed);
+}
+
+void Catalog::evict_dead_by_walking(uint32_t number) {
+  {
+    std::lock_guard lock(mutex_);
+    const format::DeadBitmap& dead = regions_[number].dead;
+    walk_evict_locked(number, [&](const IndexEntry& entry) { return dead.test(SlotIndex{entry.slot}); });
+  }
+  evictions_.publish_unnamed();
+}
+
 void Catalog::reclaimed(uint32_t number, const Status& status) {
   uint16_t device = 0;
   bool unnamed = false;
@@ -506,10 +528,7 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
     if (region.live != 0) {
       // Descriptors that could not be read back: the entries are found the slow way, their names are not.
       unnamed = true;
-      const uint64_t removed =
-          index_.erase_region(number, [&](const IndexEntry& entry) { live_bytes_ -= entry.payload_bytes; });
-      region.live = 0;
-      add(counters_.blocks_evicted, removed);
+      walk_evict_locked(number, [](const IndexEntry&) { return true; });
     }
     std::erase_if(superseded_, [&](const auto& copy) { return copy.second.entry.region == number; });
     device_states_[device].reclaiming = false;

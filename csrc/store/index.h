@@ -67,8 +67,8 @@ class Index {
   bool insert(const IndexEntry& entry);
   void erase(IndexEntry* entry);
 
-  // Removes every entry of a region by walking the table: the fallback when its descriptors cannot be read.
-  uint64_t erase_region(uint32_t region, const std::function<void(const IndexEntry&)>& removed);
+  // Removes the entries of a region that go by walking the table: the fallback when its descriptors cannot be read.
+  uint64_t erase_region(uint32_t region, const std::function<bool(const IndexEntry&)>& goes);
 
   template <typename Visit>
   void for_each(Visit visit) const {

@@ -31,7 +31,14 @@ Status RegionEvictor::evict(uint32_t number, bool only_dead, EvictionReason reas
     blocks.push_back({reader.fingerprint(contents, descriptor), SlotIndex{descriptor.slot}});
   }
   const std::vector<bool> was_live = catalog_.evict(number, blocks);
-  if (!evictions_.has_subscribers()) return {};
+  // Of a region that is being filled more blocks are known than descriptors are there; those are not deleted yet.
+  const bool some_unnamed = blocks.size() < region.dead.count() && contents.descriptors.size() < region.live;
+  Status whole;
+  if (only_dead && some_unnamed) {
+    whole = Status(Code::kIo, format_text("region %u has %zu descriptors of %u blocks", region.id.value,
+                                          contents.descriptors.size(), region.live));
+  }
+  if (!evictions_.has_subscribers()) return whole;
   std::vector<Eviction> evictions;
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (!was_live[i]) continue;
@@ -45,7 +52,13 @@ Status RegionEvictor::evict(uint32_t number, bool only_dead, EvictionReason reas
                          .reason = reason});
   }
   evictions_.publish(std::move(evictions));
-  return {};
+  return whole;
+}
+
+Status RegionEvictor::evict_dead(uint32_t number) {
+  Status named = evict(number, true, EvictionReason::kDeleted);
+  if (!named.ok()) catalog_.evict_dead_by_walking(number);
+  return named;
 }
 
 }  // namespace kvstore::store

@@ -26,8 +26,8 @@ class RegionEvictor {
 
   // Every block. Not ok: its descriptors could not be read; Catalog::reclaimed() finds its entries by walking.
   Status evict_all(uint32_t number) { return evict(number, false, EvictionReason::kReclaimed); }
-  // Those in slots that are marked dead.
-  Status evict_dead(uint32_t number) { return evict(number, true, EvictionReason::kDeleted); }
+  // Those in slots that are marked dead. Not ok: their descriptors do not name them all, and the index was walked.
+  Status evict_dead(uint32_t number);
 
  private:
   Status evict(uint32_t number, bool only_dead, EvictionReason reason);

@@ -162,7 +162,8 @@ TEST(Index, ErasesARegionByWalking) {
       }
     }
     uint64_t told = 0;
-    EXPECT_EQ(index.erase_region(1, [&](const IndexEntry& entry) { told += entry.region == 1 ? 1 : 0; }), gone);
+    EXPECT_EQ(index.erase_region(1, [&](const IndexEntry& entry) { return (told += entry.region == 1 ? 1 : 0) != 0; }),
+              gone);
     EXPECT_EQ(told, gone);
     expect_equal(index, kept);
   }

@@ -108,6 +108,42 @@ TEST_F(Sharing, BlocksArePutAgainByNobodyOnceTheyAreKnown) {
   EXPECT_EQ(openers.put(1, 1, true).status, ItemStatus::kPresent);
 }
 
+TEST_F(Sharing, WhatIsDeletedElsewhereIsAMissAlsoWhereTheSealOfItsRegionFailed) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  const RegionId region{openers.lives().begin()->first.first};
+  const uint64_t place = openers.geometry().descriptor_block_offset(region, 0);
+  openers.disk().add_rule({.fault = device::SimFault::kError,
+                           .op = device::IoOp::kWrite,
+                           .first_byte = place,
+                           .last_byte = place + kPageBytes});
+  for (int number = 2; number <= 4; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  ASSERT_EQ(openers.number(0, "write_errors"), 1);
+  ASSERT_EQ(openers.erase(1, 4).status, ItemStatus::kDeleted);
+  ASSERT_TRUE(openers.flush(1).ok());
+  ASSERT_TRUE(openers.refresh(0).ok());
+  EXPECT_FALSE(openers.contains(0, 4));
+  EXPECT_TRUE(openers.contains(0, 3));
+}
+
+TEST_F(Sharing, WhatIsDeletedElsewhereIsAMissAlsoWhenItsDescriptorCannotBeRead) {
+  open_all(2);
+  for (int number = 1; number <= 4; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  ASSERT_EQ(openers.erase(1, 4).status, ItemStatus::kDeleted);
+  ASSERT_TRUE(openers.flush(1).ok());
+  openers.disk().add_rule({.fault = device::SimFault::kError,
+                           .op = device::IoOp::kRead,
+                           .first_byte = format::kMetadataOffset,
+                           .last_byte = openers.geometry().data_offset,
+                           .times = UINT64_MAX});
+  openers.run_only({0}, kSecondNs);
+  openers.disk().clear_rules();
+  EXPECT_FALSE(openers.contains(0, 4));
+  EXPECT_TRUE(openers.contains(0, 3));
+}
+
 TEST_F(Sharing, ALaterOpenerFindsWhatIsThere) {
   open_all(1);
   for (int number = 0; number < 10; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
