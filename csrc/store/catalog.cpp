@@ -136,7 +136,7 @@ bool Catalog::drop_corrupt(const Item& item) {
   {
     std::lock_guard lock(mutex_);
     if (IndexEntry* entry = find_at_locked(item.fingerprint, item.place)) {
-      if (KVS_RULE(I5_what_does_not_verify_is_removed)) forget_entry_locked(entry, true);
+      if (KVS_RULE(I5_what_does_not_verify_is_removed)) forget_entry_locked(entry, Forget::kBad);
       revived = KVS_RULE(I12_the_next_duplicate_is_tried) && revive_superseded_locked(item.fingerprint);
       dropped = !revived;
     }
@@ -350,7 +350,7 @@ void Catalog::finish_put(Item& item) {
       if (IndexEntry* other = index_.find(item.fingerprint)) {
         const bool suspect = (other->flags & kEntrySuspect) != 0;
         if (!suspect) superseded_.emplace(item.fingerprint, IndexBuilder::Candidate{*other, 0});
-        forget_entry_locked(other, suspect);
+        forget_entry_locked(other, suspect ? Forget::kBad : Forget::kEvicted);
       }
     }
     if (why.empty() && !index_.insert(entry)) {
@@ -454,40 +454,53 @@ void Catalog::mark_dead_locked(Region& region, SlotIndex slot) {
   if (!shared()) queue_bitmap_locked(region);
 }
 
-void Catalog::forget_entry_locked(IndexEntry* entry, bool mark_dead) {
+void Catalog::forget_entry_locked(IndexEntry* entry, Forget why) {
   Region& region = regions_[entry->region];
   KVS_ASSERT(region.live != 0);
   --region.live;
   live_bytes_ -= entry->payload_bytes;
-  if (mark_dead) {
-    bool was_pending = false;
-    if ((entry->flags & kEntryUncommitted) != 0 && region.open) {
-      // Not on the device yet: dropping the descriptor is all it takes.
-      CommitWork& work = region.open->pending;
-      const auto first = work.descriptors.begin() + static_cast<ptrdiff_t>(work.appended);
-      const auto found = std::find_if(first, work.descriptors.end(), [&](const PendingDescriptor& pending) {
-        return pending.descriptor.slot == entry->slot;
-      });
-      was_pending = found != work.descriptors.end();
-      if (was_pending) {
-        work.descriptors.erase(found);
-        --device_states_[region.device].pending;
-      }
+  bool was_pending = false;
+  if (why != Forget::kEvicted && (entry->flags & kEntryUncommitted) != 0 && region.open) {
+    // Not on the device yet: dropping the descriptor is all it takes.
+    CommitWork& work = region.open->pending;
+    const auto first = work.descriptors.begin() + static_cast<ptrdiff_t>(work.appended);
+    const auto found = std::find_if(first, work.descriptors.end(), [&](const PendingDescriptor& pending) {
+      return pending.descriptor.slot == entry->slot;
+    });
+    was_pending = found != work.descriptors.end();
+    if (was_pending) {
+      work.descriptors.erase(found);
+      --device_states_[region.device].pending;
     }
-    if (!was_pending) mark_dead_locked(region, SlotIndex{entry->slot});
+  }
+  if (!was_pending && why == Forget::kBad && shared()) {
+    keep_for_others_locked(*entry);
+  } else if (!was_pending && why != Forget::kEvicted) {
+    delete_copy_locked(*entry);
   }
   index_.erase(entry);
 }
 
-void Catalog::kill_superseded_locked(const Fingerprint& fingerprint) {
+void Catalog::keep_for_others_locked(const IndexEntry& copy) {
+  const auto [first, last] = copies_of_others_.equal_range(copy.fingerprint);
+  const bool kept = std::any_of(first, last, [&](const auto& one) { return one.second.same_place(copy); });
+  if (!kept && KVS_RULE(I12_bad_copies_go_with_their_key)) copies_of_others_.emplace(copy.fingerprint, copy);
+}
+
+void Catalog::delete_copy_locked(const IndexEntry& copy) {
+  Region& region = regions_[copy.region];
+  if (static_cast<uint32_t>(region.generation.value) != copy.generation_low) return;
+  mark_dead_locked(region, SlotIndex{copy.slot});
+  if (shared()) deleted_in_.push_back(copy.region);
+}
+
+void Catalog::delete_other_copies_locked(const Fingerprint& fingerprint) {
   const auto [first, last] = superseded_.equal_range(fingerprint);
-  for (auto copy = first; copy != last; ++copy) {
-    Region& region = regions_[copy->second.entry.region];
-    if (static_cast<uint32_t>(region.generation.value) == copy->second.entry.generation_low) {
-      mark_dead_locked(region, SlotIndex{copy->second.entry.slot});
-    }
-  }
+  for (auto copy = first; copy != last; ++copy) delete_copy_locked(copy->second.entry);
   superseded_.erase(first, last);
+  const auto [bad, end] = copies_of_others_.equal_range(fingerprint);
+  for (auto copy = bad; copy != end; ++copy) delete_copy_locked(copy->second);
+  copies_of_others_.erase(bad, end);
 }
 
 ItemResult Catalog::erase(const Fingerprint& fingerprint, const Eviction& named) {
@@ -497,16 +510,11 @@ ItemResult Catalog::erase(const Fingerprint& fingerprint, const Eviction& named)
     if (!write_refusal_.ok()) return {.status = ItemStatus::kError, .code = write_refusal_.code()};
     IndexEntry* entry = find_readable_locked(fingerprint);
     if (entry != nullptr && pins_.contains(fingerprint)) return {.status = ItemStatus::kError, .code = Code::kBusy};
-    if (shared()) {
-      const auto [first, last] = superseded_.equal_range(fingerprint);
-      for (auto copy = first; copy != last; ++copy) deleted_in_.push_back(copy->second.entry.region);
-    }
     // Older copies must not come back, not even after the delete of a key that is a miss already.
-    if (KVS_RULE(I12_older_copies_are_deleted_too)) kill_superseded_locked(fingerprint);
+    if (KVS_RULE(I12_older_copies_are_deleted_too)) delete_other_copies_locked(fingerprint);
     if (entry == nullptr) return result;
     result = {.status = ItemStatus::kDeleted, .bytes = entry->payload_bytes};
-    if (shared()) deleted_in_.push_back(entry->region);
-    forget_entry_locked(entry, true);
+    forget_entry_locked(entry, Forget::kDeleted);
   }
   add(counters_.deletes);
   if (evictions_.has_subscribers()) {
@@ -524,7 +532,7 @@ bool Catalog::drop_at(const Fingerprint& fingerprint, uint32_t number, SlotIndex
       regions_[number].generation.value != generation) {
     return false;
   }
-  forget_entry_locked(entry, true);
+  forget_entry_locked(entry, Forget::kBad);
   return true;
 }
 

@@ -265,10 +265,17 @@ class Catalog {
   IndexEntry* find_at_locked(const Fingerprint& fingerprint, const Place& place);
   bool pin_key_locked(const Fingerprint& fingerprint, const IndexEntry& entry);
   void release_pin_locked(std::unordered_map<Fingerprint, Pin, FingerprintHash>::iterator pin);
-  void forget_entry_locked(IndexEntry* entry, bool mark_dead);
+  enum class Forget : uint8_t {
+    kEvicted,
+    kDeleted,
+    kBad,  // lost, corrupt or unreadable: as deleted; in a shared pool others may find it good, and keep it
+  };
+  void forget_entry_locked(IndexEntry* entry, Forget why);
   void mark_dead_locked(Region& region, SlotIndex slot);
   void queue_bitmap_locked(Region& region);
-  void kill_superseded_locked(const Fingerprint& fingerprint);
+  void delete_copy_locked(const IndexEntry& copy);
+  void delete_other_copies_locked(const Fingerprint& fingerprint);  // than the one in the index
+  void keep_for_others_locked(const IndexEntry& copy);
   bool revive_superseded_locked(const Fingerprint& fingerprint);
   bool claim_is_fresh_locked(const DeviceState& state) const;
   uint64_t fresh_ns() const;
@@ -307,6 +314,8 @@ class Catalog {
   std::unordered_map<Fingerprint, Pin, FingerprintHash> pins_;
   std::list<Fingerprint> pins_by_expiry_;  // keys of pins_, next to expire first: every lease is equally long
   std::unordered_multimap<Fingerprint, IndexBuilder::Candidate, FingerprintHash> superseded_;
+  // Shared mode: copies that are bad or lost to us. Others may have them, and lose them when the key is deleted here.
+  std::unordered_multimap<Fingerprint, IndexEntry, FingerprintHash> copies_of_others_;
   uint64_t tick_ = 0;
   uint64_t write_count_ = 0;  // low 40 bits of write_seq
   uint64_t live_bytes_ = 0;

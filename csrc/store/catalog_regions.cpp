@@ -298,7 +298,8 @@ void Catalog::lose_pending_locked(uint32_t number, std::vector<PendingDescriptor
     if (entry == nullptr || entry->region != number || entry->slot != pending.descriptor.slot) continue;
     // Dead for good: the descriptor may have landed all the same, and must not come back after a copy put since was
     // deleted.
-    if (KVS_RULE(I6_lost_blocks_are_misses)) forget_entry_locked(entry, KVS_RULE(I6_lost_blocks_are_dead));
+    const Forget why_gone = KVS_RULE(I6_lost_blocks_are_dead) ? Forget::kBad : Forget::kEvicted;
+    if (KVS_RULE(I6_lost_blocks_are_misses)) forget_entry_locked(entry, why_gone);
     if (shared()) (void)revive_superseded_locked(pending.fingerprint);  // what another opener put stays a hit
     lost_ += KVS_RULE(I6_lost_blocks_are_counted) ? 1 : 0;
     add(counters_.blocks_lost);
@@ -486,12 +487,12 @@ std::vector<bool> Catalog::evict(uint32_t number, std::span<const EvictedBlock> 
   for (size_t i = 0; i < blocks.size(); ++i) {
     IndexEntry* entry = index_.find(blocks[i].fingerprint);
     if (entry == nullptr || entry->region != number || entry->slot != blocks[i].slot.value) continue;
-    forget_entry_locked(entry, false);
+    forget_entry_locked(entry, Forget::kEvicted);
     // Shared: another copy is another opener's, who may have promised to keep it; of those that are deleted the bit is
     // set.
     if (shared() && revive_superseded_locked(blocks[i].fingerprint)) continue;
     // Evicted is a miss, also after the next open.
-    if (!shared() && KVS_RULE(I12_older_copies_are_evicted_too)) kill_superseded_locked(blocks[i].fingerprint);
+    if (!shared() && KVS_RULE(I12_older_copies_are_evicted_too)) delete_other_copies_locked(blocks[i].fingerprint);
     was_live[i] = true;
     ++count;
   }
@@ -531,6 +532,7 @@ void Catalog::reclaimed(uint32_t number, const Status& status) {
       walk_evict_locked(number, [](const IndexEntry&) { return true; });
     }
     std::erase_if(superseded_, [&](const auto& copy) { return copy.second.entry.region == number; });
+    std::erase_if(copies_of_others_, [&](const auto& copy) { return copy.second.region == number; });
     device_states_[device].reclaiming = false;
     if (status.ok()) {
       region.dead = {};

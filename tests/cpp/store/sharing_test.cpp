@@ -108,6 +108,36 @@ TEST_F(Sharing, BlocksArePutAgainByNobodyOnceTheyAreKnown) {
   EXPECT_EQ(openers.put(1, 1, true).status, ItemStatus::kPresent);
 }
 
+TEST_F(Sharing, WhatIsLostToItsOwnerAndLandedIsKeptByTheOthersUntilItsKeyIsDeleted) {
+  openers.store_options.io_timeout_ns = kSecondNs;
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  const RegionId region{openers.lives().begin()->first.first};
+  for (const uint32_t copy : {0u, 1u}) {
+    openers.disk().add_rule({.fault = device::SimFault::kStuck,
+                             .op = device::IoOp::kWrite,
+                             .first_byte = openers.geometry().tail_offset(region, copy),
+                             .last_byte = openers.geometry().tail_offset(region, copy) + kPageBytes});
+  }
+  ASSERT_EQ(openers.put(0, 2, true).status, ItemStatus::kError);
+  openers.disk().clear_rules();
+  openers.disk().release_stuck();
+  openers.run(kSecondNs);
+  ASSERT_FALSE(openers.contains(0, 2));
+  ASSERT_FALSE(openers.flush(0).ok());  // tells of it, once (I6)
+  ASSERT_EQ(openers.put(1, 2, true).status, ItemStatus::kPresent);
+  const auto others_see = [&](int number) {
+    EXPECT_TRUE(openers.flush(0).ok());
+    EXPECT_TRUE(openers.refresh(1).ok());
+    return openers.contains(1, number);
+  };
+  ASSERT_EQ(openers.erase(0, 1).status, ItemStatus::kDeleted);  // of the same region
+  EXPECT_FALSE(others_see(1));
+  EXPECT_TRUE(others_see(2));
+  openers.erase(0, 2);
+  EXPECT_FALSE(others_see(2));
+}
+
 TEST_F(Sharing, WhatIsDeletedElsewhereIsAMissAlsoWhereTheSealOfItsRegionFailed) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
