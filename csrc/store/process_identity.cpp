@@ -3,22 +3,29 @@
 //
 // Which process an opener is, and whether it is certainly gone (S5). "Gone" is said only of the same host: when its
 // kernel was started anew since, or, seen from the same process id namespace, no process has that id and start time. A
-// process id in another container's namespace means nothing here.
+// process id in another container's namespace means nothing here, nor does a /proc that cannot be read.
 
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
-#include <cstring>
+#include <limits>
+#include <optional>
+#include <sstream>
 #include <string>
 
+#include "base/mutation.h"
 #include "store/shared_pool.h"
 
 namespace kvstore::store {
 
 namespace {
 
-constexpr int kStartTimeField = 22;  // of /proc/<pid>/stat, see proc(5)
+// Of /proc/<pid>/stat, see proc(5). The start time is two after the number of threads.
+constexpr int kStateField = 3;
+constexpr int kThreadsField = 20;
 
 std::string read_text(const std::string& path) {
   char text[1024] = {};
@@ -29,21 +36,32 @@ std::string read_text(const std::string& path) {
   return {text, bytes};
 }
 
-// 0: there is no such process, or it is a zombie, which has let go of everything.
-uint64_t process_start(uint64_t process_id) {
+struct ProcessFacts {
+  uint64_t start = 0;
+  bool has_ended = false;  // a zombie, which has let go of everything
+};
+
+// nullopt: it could not be read, which is no news of the process.
+std::optional<ProcessFacts> read_process(uint64_t process_id) {
+  // A /proc that was mounted for another namespace counts processes differently.
+  char self[32] = {};
+  if (readlink("/proc/self", self, sizeof self - 1) <= 0 || self != std::to_string(getpid())) return std::nullopt;
   const std::string stat = read_text("/proc/" + std::to_string(process_id) + "/stat");
   // The command in parentheses may hold spaces and parentheses of its own.
   const size_t command_end = stat.rfind(')');
-  if (command_end == std::string::npos || command_end + 2 >= stat.size()) return 0;
-  const char state = stat[command_end + 2];
-  if (state == 'Z' || state == 'X') return 0;
-  size_t at = command_end + 2;
-  for (int field = 3; field < kStartTimeField; ++field) {
-    at = stat.find(' ', at);
-    if (at == std::string::npos) return 0;
-    ++at;
-  }
-  return std::strtoull(stat.c_str() + at, nullptr, 10);
+  if (command_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(stat.substr(command_end + 1));
+  std::string state;
+  uint64_t threads = 0;
+  ProcessFacts facts;
+  fields >> state;
+  std::string skipped;
+  for (int field = kStateField + 1; field < kThreadsField; ++field) fields >> skipped;
+  fields >> threads >> skipped >> facts.start;
+  if (!fields) return std::nullopt;
+  // The first thread may end before the others, and is such a zombie too.
+  facts.has_ended = state == "X" || (state == "Z" && threads <= 1);
+  return facts;
 }
 
 }  // namespace
@@ -57,7 +75,7 @@ cluster::Opener this_process(const format::Uuid& host) {
   struct stat space{};
   if (stat("/proc/self/ns/pid", &space) == 0) me.process_namespace = space.st_ino;
   me.process_id = static_cast<uint64_t>(getpid());
-  me.process_start = process_start(me.process_id);
+  if (const auto facts = read_process(me.process_id)) me.process_start = facts->start;
   return me;
 }
 
@@ -66,7 +84,12 @@ bool is_certainly_gone(const cluster::Opener& opener, const cluster::Opener& me)
   if (!known || opener.host != me.host || opener.host == format::Uuid{}) return false;
   if (opener.boot != me.boot) return me.boot != format::Uuid{};
   if (opener.process_namespace != me.process_namespace || opener.process_namespace == 0) return false;
-  return process_start(opener.process_id) != opener.process_start;
+  if (opener.process_id > static_cast<uint64_t>(std::numeric_limits<pid_t>::max())) return false;
+  if (kill(static_cast<pid_t>(opener.process_id), 0) == -1 && errno == ESRCH) return true;
+  const auto facts = read_process(opener.process_id);
+  // Too many open files, too little memory, a /proc that hides others: all that says nothing of the opener.
+  if (!facts) return !KVS_RULE(S5_what_cannot_be_read_proves_nothing);
+  return facts->has_ended || facts->start != opener.process_start;
 }
 
 }  // namespace kvstore::store
