@@ -165,9 +165,15 @@ class EtcdEngine(MetadataEngine):
         """Return the open response of a request whose answer does not end."""
 
         def post(client: Any) -> Any:
-            limits = (client.timeout[0], None)
-            response = client.session.post(client.get_url(path), data=json.dumps(body), stream=True, timeout=limits)
+            response = client.session.post(
+                client.get_url(path), data=json.dumps(body), stream=True, timeout=client.timeout
+            )
             response.raise_for_status()
+            # etcd sends the head at once, within the limit of any answer; the rest may be silent for as long as it is.
+            # Where the end of the answer is the end of the connection, that is not at hand, and the limit stays.
+            connection = response.raw.connection
+            if connection is not None and connection.sock is not None:
+                connection.sock.settimeout(None)
             return response
 
         return self._request(post)

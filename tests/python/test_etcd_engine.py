@@ -147,13 +147,43 @@ def test_a_change_that_one_endpoint_may_have_got_is_not_sent_to_another(server, 
     assert engine.range("").items == (), "and the one that does not answer is asked last from then on"
 
 
-def test_a_call_ends_within_its_time_limit(server, connect, mute):
+@pytest.mark.parametrize("call", [lambda engine: engine.range(""), lambda engine: engine.watch("", 1)])
+def test_a_call_ends_within_its_time_limit(server, connect, mute, call):
     engine = connect(f"{server.endpoint},{mute}", timeout_s=1.5)
     engine._ask_last(engine._clients[0])
     begin = time.monotonic()
     with pytest.raises(EngineError):
-        engine.range("")
+        call(engine)
     assert 1 < time.monotonic() - begin < 9
+
+
+def test_a_watch_that_comes_back_to_one_who_does_not_answer_says_so_in_time(server, connect):
+    engine = connect(timeout_s=1.5)
+    watch = engine.watch("", put(engine, "a"))
+    server.kill()
+    host, port = server.endpoint.split(":")
+    with socket.create_server((host, int(port))):
+        with pytest.raises(EngineError, match="next poll"):
+            watch.poll(WAIT_S_MAX)
+        begin = time.monotonic()
+        with pytest.raises(EngineError, match="does not answer"):
+            watch.poll(WAIT_S_MAX)
+        assert 1 < time.monotonic() - begin < 9
+    server.start()
+    put(engine, "b")
+    assert [change.item.key for change in patiently(lambda: watch.poll(WAIT_S_MAX), WAIT_S_MAX)] == ["b"]
+    watch.close()
+
+
+def test_a_watch_may_be_silent_for_longer_than_any_answer_may_take(connect):
+    engine = connect(timeout_s=0.5)
+    watch = engine.watch("", put(engine, "a"))
+    stream = watch._stream
+    assert watch.poll(1.5) == []
+    put(engine, "b")
+    assert [change.item.key for change in watch.poll(WAIT_S_MAX)] == ["b"]
+    assert watch._stream is stream, "it was not opened anew"
+    watch.close()
 
 
 def test_a_watch_that_nobody_polls_ends_with_its_thread(connect):
