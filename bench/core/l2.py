@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 import kvstore
-from bench.core.places import loop_on_memory, machine
+from kvstore.bench.places import loop_on_memory, machine
 
 KVSTORE = "kvstore"
 

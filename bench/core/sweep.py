@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import kvstore
-from bench.core.places import loop_on_memory, machine
+from kvstore.bench.places import loop_on_memory, machine
 
 MIB = 1 << 20
 SIZES = (MIB // 16, MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 192 * MIB)

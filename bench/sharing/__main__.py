@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import kvstore
-from bench.core.places import file_on_disk, loop_on_memory, machine
 from kvstore import parse_size
+from kvstore.bench.places import file_on_disk, loop_on_memory, machine
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20

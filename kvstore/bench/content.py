@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the blocks of a benchmark hold: computed from the block's number, so that every get can be checked cheaply.
+
+A block is random bytes, the same for all blocks of a run, with 24 bytes at the head of each 4 KiB page replaced by a
+stamp: the block's number, the page's place in it, the run's seed. To make or check a block is to write or compare one
+stamp a page; whoever asks for it gets every byte compared. A part page at the end has a stamp too, cut short if need
+be.
+
+Before a get the stamps are spoilt, so that an engine that moved nothing is noticed.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["PAGE_BYTES", "Buffers", "Content", "Verify"]
+
+PAGE_BYTES = 4096
+_STAMP_WORDS = 3
+_WORD_BYTES = 8
+_SPOILT = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+Verify: TypeAlias = Literal["none", "stamp", "full"]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+
+class Buffers:
+    """``count`` page-aligned rows of whole pages, for one worker.
+
+    Parameters
+    ----------
+    arena : page-aligned writable memory of ``count`` rows of ``row_bytes``; None: anonymous memory.
+    """
+
+    def __init__(self, count: int, row_bytes: int, arena: Any = None) -> None:
+        if row_bytes % PAGE_BYTES:
+            raise ValueError(f"rows of {row_bytes} bytes are not whole pages")
+        self.arena = mmap.mmap(-1, count * row_bytes) if arena is None else arena
+        flat = np.frombuffer(self.arena, np.uint8)
+        self.rows: Bytes = flat.reshape(count, row_bytes)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def view(self, row: int, nbytes: int) -> memoryview:
+        """The first ``nbytes`` of a row, writable."""
+        return self.rows[row, :nbytes].data
+
+    def address(self, row: int) -> int:
+        """Of a row's first byte."""
+        return int(self.rows[row].ctypes.data)
+
+
+class Content:
+    """Makes and checks blocks of up to ``block_bytes_max``."""
+
+    def __init__(self, block_bytes_max: int, seed: int) -> None:
+        pages = -(-block_bytes_max // PAGE_BYTES)
+        self.row_bytes = pages * PAGE_BYTES
+        self.seed = seed
+        self._body = np.random.default_rng(seed).integers(0, 256, self.row_bytes, np.uint8)
+        self._pages = np.arange(pages, dtype=np.uint64)
+
+    def fill(self, buffers: Buffers) -> None:
+        """Random bytes in every row, once; afterwards only stamps change."""
+        buffers.rows[:] = self._body
+
+    def stamp(self, buffers: Buffers, numbers: Sequence[int]) -> None:
+        """Make row i the block ``numbers[i]``."""
+        for row, number in enumerate(numbers):
+            self._stamps(buffers.rows[row])[:] = self._expected(number)
+
+    def spoil(self, buffers: Buffers, count: int) -> None:
+        """Make the first ``count`` rows no block at all."""
+        for row in range(count):
+            self._stamps(buffers.rows[row])[:] = _SPOILT
+
+    def wrong(self, buffers: Buffers, row: int, number: int, nbytes: int, verify: Verify) -> str | None:
+        """What is wrong with row ``row``, which should be block ``number`` of ``nbytes``; None: nothing."""
+        if verify == "none":
+            return None
+        whole, rest = divmod(nbytes, PAGE_BYTES)
+        expected = self._expected(number)
+        differs = (self._stamps(buffers.rows[row])[:whole] != expected[:whole]).any(axis=1)
+        if differs.any():
+            page = int(differs.argmax())
+            found = self._stamps(buffers.rows[row])[page].tolist()
+            return f"block {number}, page {page}: its stamp is {found}, not {expected[page].tolist()}"
+        if verify == "full":
+            block = self._body.copy()
+            self._stamps(block)[:] = expected
+            differs_at = np.flatnonzero(buffers.rows[row, :nbytes] != block[:nbytes])
+            if differs_at.size:
+                return f"block {number}: byte {int(differs_at[0])} and {differs_at.size - 1} more are wrong"
+        elif rest:
+            stamp = expected[whole].tobytes()[:rest]
+            begin = whole * PAGE_BYTES
+            if buffers.rows[row, begin : begin + len(stamp)].tobytes() != stamp:
+                return f"block {number}, page {whole}: its stamp is wrong"
+        return None
+
+    def _expected(self, number: int) -> npt.NDArray[np.uint64]:
+        stamps = np.empty((len(self._pages), _STAMP_WORDS), np.uint64)
+        stamps[:, 0], stamps[:, 1], stamps[:, 2] = number, self._pages, self.seed
+        return stamps
+
+    def _stamps(self, row: Bytes) -> npt.NDArray[np.uint64]:
+        """The stamps of a row's pages, to read and to write."""
+        words = row.view(np.uint64).reshape(-1, PAGE_BYTES // _WORD_BYTES)
+        return words[:, :_STAMP_WORDS]

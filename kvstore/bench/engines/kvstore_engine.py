@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""This store: one call of the batch API for each batch.
+
+Options of its own, all optional: ``verify_reads=always|off`` (I5), ``device_kind``, ``region_bytes``,
+``window_bytes``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import kvstore
+from kvstore.bench.content import PAGE_BYTES, Buffers
+from kvstore.bench.engines.base import Engine, Op, Work
+from kvstore.errors import ConfigError
+
+__all__ = ["KvStoreEngine"]
+
+
+class KvStoreEngine(Engine):
+    """A pool in owner mode, which all threads share."""
+
+    name = "kvstore"
+    operations = frozenset({"get", "put", "prefetch", "lookup"})
+    _OPTIONS = frozenset({"verify_reads", "device_kind", "region_bytes", "window_bytes"})
+
+    def __init__(self) -> None:
+        self.pool: kvstore.Pool | None = None
+
+    def open(self, work: Work) -> None:
+        self.work = work
+        unknown = sorted(set(work.options) - self._OPTIONS)
+        if unknown:
+            raise ConfigError(
+                f"engine kvstore has no option {unknown[0]}: there are {', '.join(sorted(self._OPTIONS))}"
+            )
+        kind = cast(Literal["auto", "uring", "threads"], work.options.get("device_kind", "auto"))
+        kvstore.format(
+            work.paths,
+            size=work.size_bytes,
+            block_bytes=work.block_bytes,
+            min_block_bytes=min(-(-min(work.block_sizes) // PAGE_BYTES) * PAGE_BYTES, 256 * 1024),
+            region_bytes=work.options.get("region_bytes"),
+            force=True,
+            device_kind=kind,
+        )
+        self.pool = kvstore.open(
+            work.paths,
+            verify=cast(Literal["always", "off"], work.options.get("verify_reads", "always")),
+            device_kind=kind,
+            window_bytes=work.options.get("window_bytes"),
+        )
+        self.space = self.pool.space(engine="kvbench", seed=work.seed)
+
+    def buffers(self) -> Buffers:
+        assert self.pool is not None
+        arena = self.pool.alloc(self.work.iodepth * self.work.row_bytes)
+        return Buffers(self.work.iodepth, self.work.row_bytes, arena)
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        keys = [b"block %12d" % number for number in numbers]
+        if op == "lookup":
+            return self.space.contains(keys)
+        if op == "prefetch":
+            job = self.space.prefetch(keys)
+        else:
+            views = [buffers.view(row, self.work.bytes_of(number)) for row, number in enumerate(numbers)]
+            if len(keys) == 1:
+                return self._one(op, keys[0], views[0])
+            job = self.space.put_many(keys, views) if op == "put" else self.space.get_many(keys, views)
+        return [self._moved(op, result) for result in job.wait()]
+
+    def _one(self, op: Op, key: bytes, view: memoryview) -> Sequence[bool] | None:
+        """A block at a time is what the calls for one block are for."""
+        if op == "put":
+            self._moved(op, self.space.put(key, view))
+            return None
+        return None if self.space.get(key, view) == view.nbytes else [False]
+
+    @staticmethod
+    def _moved(op: Op, result: kvstore.Result) -> bool:
+        """Whether it was. A put that found its key present wrote nothing, and would count as infinitely fast."""
+        if result.status not in {"put": {"stored"}, "get": {"hit", "miss"}, "prefetch": {"hit", "miss"}}[op]:
+            raise RuntimeError(f"{op} of a block ended as {result.status} {result.code or ''}".rstrip())
+        return result.status != "miss"
+
+    def flush(self) -> None:
+        assert self.pool is not None
+        self.pool.flush()
+
+    def close(self) -> None:
+        if self.pool is not None:
+            self.pool.close()
+            self.pool = None
+
+    def facts(self) -> dict[str, Any]:
+        assert self.pool is not None
+        stats = self.pool.stats()
+        put, payload, metadata = (
+            int(stats[name]) for name in ("bytes_put", "bytes_written_payload", "bytes_written_metadata")
+        )
+        return {
+            "version": kvstore.__version__,
+            "write_amplification": (payload + metadata) / put if put else None,
+            "stats": stats,
+        }

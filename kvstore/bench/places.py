@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where a benchmark runs: files, devices, a loop device over memory; and the facts of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["file_on_disk", "grow", "loop_on_memory", "machine", "usable_bytes"]
+
+
+def device_bytes(path: Path | str) -> int:
+    """Size of a file or of a block device; 0 when it is not there."""
+    try:
+        with open(path, "rb", buffering=0) as opened:
+            return opened.seek(0, os.SEEK_END)
+    except FileNotFoundError:
+        return 0
+
+
+def grow(path: Path | str, size_bytes: int) -> None:
+    """Make a file, or make it larger, so that it has ``size_bytes``; a device has what it has."""
+    if not Path(path).is_block_device():
+        with open(path, "ab") as opened:
+            if opened.tell() < size_bytes:
+                opened.truncate(size_bytes)
+
+
+def usable_bytes(path: Path | str, size_bytes: int) -> int:
+    """What of it may be used: all of a file that is still to be made or to grow, never more than a device has."""
+    return min(device_bytes(path), size_bytes) if Path(path).is_block_device() else size_bytes
+
+
+def run(*command: str) -> str:
+    """Standard output of a command that must succeed."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@contextlib.contextmanager
+def loop_on_memory(size_bytes: int) -> Iterator[str]:
+    """A loop device with direct I/O over a tmpfs file: the cost of software, with almost no device. Needs root."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="kvstore-bench-") as image:
+        image.truncate(size_bytes)
+        device = run("losetup", "-f", "--show", "--direct-io=on", image.name).strip()
+        try:
+            # Touched once: the first write to a tmpfs page pays for its allocation, and must not be charged to
+            # whoever happens to run first.
+            run("dd", "if=/dev/zero", f"of={device}", "bs=4M", f"count={size_bytes >> 22}", "oflag=direct")
+            yield device
+        finally:
+            run("losetup", "-d", device)
+
+
+@contextlib.contextmanager
+def file_on_disk(size_bytes: int, folder: str) -> Iterator[str]:
+    """A preallocated and written file: the device is the limit."""
+    handle, path = tempfile.mkstemp(dir=folder, prefix="kvstore-bench-")
+    os.close(handle)
+    try:
+        run("dd", "if=/dev/urandom", f"of={path}", "bs=4M", f"count={size_bytes >> 22}", "oflag=direct")
+        yield path
+    finally:
+        Path(path).unlink(missing_ok=True)
+
+
+def machine() -> dict[str, str]:
+    """Facts that every number needs beside it."""
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        "unknown",
+    )
+    memory = Path("/proc/meminfo").read_text().splitlines()[0].split()[1]
+    revision = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        check=False,
+    ).stdout.strip()
+    return {
+        "kernel": os.uname().release,
+        "cpu": cpu,
+        "cores": str(os.cpu_count()),
+        "memory_gib": f"{int(memory) / 2**20:.1f}",
+        "revision": revision,
+        "fio": run("fio", "--version").strip(),
+        "load": " ".join(f"{x:.1f}" for x in os.getloadavg()),
+    }
