@@ -161,11 +161,12 @@ class Catalog {
   // Why a put is refused now: for good (writable()), or while suspended.
   Status put_refusal();
   uint32_t regions_wanted(uint16_t device);  // more than are ready to be opened
-  // Ours from now on; `spent` is the generation its next life follows. False: what lived there is not gone yet.
+  // Ours from now on; `spent` is the generation its next life follows. False: what lived there is not gone yet, or a
+  // write of ours is still under way there.
   bool grant(uint32_t number, Generation spent);
   // Not ours any more: nothing of it is written, what was not committed is lost (I6).
   void lose(uint32_t number);
-  bool is_lost(uint32_t number);  // it is open, and was lost
+  bool is_lost(uint32_t number);  // and not granted again
   std::optional<uint32_t> propose_victim(uint16_t device);
   void set_held_by_peer(uint32_t number, bool held);
   void set_retired_below(uint32_t number, Generation below);  // nothing of lower lives is learnt

@@ -192,7 +192,10 @@ void Catalog::open_done(const OpenPlan& plan, const Status& status) {
     region.opening = false;
     // Even when a header write failed it may have landed: the generation is spent (I2).
     if (status.ok() || KVS_RULE(I2_a_failed_open_spends_its_generation)) region.generation = plan.generation;
-    if (status.ok()) {
+    if (region.lost) {
+      // S1: another's by now, or nobody's. A header of ours may have landed, and is of an earlier life than theirs.
+      region.state = RegionState::kFree;
+    } else if (status.ok()) {
       region.state = RegionState::kOpen;
       region.unsealed_on_device = false;
       region.extent_bytes = plan.extent_bytes;
@@ -217,7 +220,7 @@ void Catalog::open_done(const OpenPlan& plan, const Status& status) {
       note_failure_locked(status);
     }
   }
-  if (status.ok()) add(counters_.region_opens);
+  if (status.ok() && region.open) add(counters_.region_opens);
   space_changed(region.device);
 }
 
@@ -361,7 +364,7 @@ void Catalog::seal_done(uint32_t number, const Status& status) {
     region.state = RegionState::kSealed;
     region.descriptor_count = region.open->committed();
     region.dictionary_count = region.open->dictionary.blocks_used();
-    if (shared() && !region.open->lost) (status.ok() ? sealed_ : unsealed_).push_back(number);
+    if (shared() && !region.lost) (status.ok() ? sealed_ : unsealed_).push_back(number);
     if (!status.ok()) {
       // Readable, and recovery would find it open and seal it; but not to be reclaimed while its header is unknown.
       // Its last descriptors are in the tail pair, if nowhere else.

@@ -69,9 +69,17 @@ bool Catalog::grant(uint32_t number, Generation spent) {
     if (region.state != RegionState::kFree || region.pins != 0 || region.live != 0 || region.open || region.opening) {
       return false;
     }
+    if (region.unknown_writes != 0) return false;  // I7
     device = region.device;
-    region.generation = std::max(region.generation, spent);
     region.held_by_peer = false;
+    region.lost = false;
+    // The life that it is granted for was begun, and lost on the way: given back, its generation is spent.
+    const bool begun = region.generation > spent;
+    region.generation = std::max(region.generation, spent);
+    if (begun) {
+      spent_.push_back(number);
+      return true;
+    }
     device_states_[device].free.push_back(number);
   }
   space_changed(device);
@@ -87,8 +95,13 @@ void Catalog::lose(uint32_t number) {
     Region& region = regions_[number];
     std::erase(device_states_[region.device].free, number);
     region.held_by_peer = true;
+    // What was to be told of it would be told of a life of another's, or of the one that it is granted for next.
+    std::erase(sealed_, number);
+    std::erase(unsealed_, number);
+    std::erase_if(conflicts_, [&](const auto& one) { return one.first == number; });
+    if (std::erase(spent_, number) != 0 && region.state == RegionState::kQuarantined) region.state = RegionState::kFree;
+    region.lost = region.open != nullptr || KVS_RULE(S1_lost_while_opened_is_not_written);
     if (region.open) {
-      region.open->lost = true;
       poison_locked(number, lost_status(), completions, evictions);
       region.open->seal_wanted = true;
     }
@@ -99,7 +112,7 @@ void Catalog::lose(uint32_t number) {
 
 bool Catalog::is_lost(uint32_t number) {
   std::lock_guard lock(mutex_);
-  return regions_[number].open && regions_[number].open->lost;
+  return regions_[number].lost;
 }
 
 // Stored, and perhaps durable in a while; nobody can say when.
@@ -182,9 +195,9 @@ void Catalog::set_retired_below(uint32_t number, Generation below) {
 bool Catalog::retire(uint32_t number, Generation below) {
   std::lock_guard lock(mutex_);
   Region& region = regions_[number];
-  if (region.state == RegionState::kFree || region.generation >= below) return false;
+  if (region.generation >= below || (region.state == RegionState::kFree && !region.opening)) return false;
   // Ours until a moment ago: its keeper ends what it has begun first.
-  if (!region.open) region.state = RegionState::kRetiring;
+  if (!region.open && !region.opening) region.state = RegionState::kRetiring;
   return true;
 }
 

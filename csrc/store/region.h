@@ -55,7 +55,6 @@ struct OpenRegion {
   uint32_t writes_in_flight = 0;
   bool seal_wanted = false;  // full, poisoned, dictionary full, or its place is needed
   bool poisoned = false;     // a write or flush failed (I6): what is pending is lost
-  bool lost = false;         // shared mode: it is not ours any more, nothing of it is written
   uint64_t last_put_tick = 0;
   CommitWork pending;  // of the next round
 
@@ -86,6 +85,7 @@ struct Region {
   uint64_t last_use_tick = 0;
   // Shared mode (docs/sharing.md).
   bool held_by_peer = false;          // another opener writes it, or may still: no victim (S5)
+  bool lost = false;                  // it was ours: nothing is written there until it is granted again (S1)
   uint64_t told_tick = 0;             // last_use_tick as the others' hits set it: not to be told back to them
   Generation retired_below;           // lives of a lower generation are gone: nothing of them is learnt any more (S4)
   uint64_t quarantined_until_ns = 0;  // I7; UINT64_MAX while the write is outstanding

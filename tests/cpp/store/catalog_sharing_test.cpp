@@ -20,6 +20,17 @@ class SharedCatalog : public ::testing::Test {
         format::choose_geometry({.device_bytes = 64 * kMiB, .region_bytes = 256 * kKiB}).value();
     catalog_ = std::make_unique<Catalog>(options_, std::vector<Catalog::DeviceShape>{{geometry, {}}}, 1, 1000, spaces_,
                                          counters_, evictions_, clock_);
+    catalog_->wake_keeper = [](uint16_t) {};
+    catalog_->space_changed = [](uint16_t) {};
+    catalog_->confirmed(0, clock_.monotonic_ns());
+  }
+  // What a keeper is to do about the region once a put waits for one.
+  std::optional<OpenPlan> begin_opening(uint32_t number, Generation spent) {
+    if (!catalog_->grant(number, spent)) return std::nullopt;
+    Item item;
+    item.payload_bytes = 60'000;
+    EXPECT_EQ(catalog_->allocate(item, 0), Allocation::kWait);
+    return catalog_->next_open(0);
   }
   static format::RegionHeader open_header(Generation generation) {
     format::RegionHeader header;
@@ -65,6 +76,86 @@ TEST_F(SharedCatalog, WhatTheEngineSaysLastOfALifeCounts) {
   catalog_->set_retired_below(0, life);
   EXPECT_TRUE(catalog_->learn_life(0, open_header(life), 1));
   EXPECT_EQ(catalog_->learn(0, life, {&found, 1}), 1u);
+}
+
+// The agent loses the region while the keeper waits for its headers.
+TEST_F(SharedCatalog, S1_ARegionThatIsLostWhileItIsBeingOpenedIsNeverWritten) {
+  const std::optional<OpenPlan> plan = begin_opening(0, Generation{5});
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_FALSE(catalog_->is_lost(0));
+  catalog_->lose(0);
+  EXPECT_TRUE(catalog_->is_lost(0));
+  EXPECT_TRUE(catalog_->retire(0, Generation{7})) << "its keeper has not ended what it began";
+  catalog_->open_done(*plan, {});
+  EXPECT_EQ(catalog_->state_of(0), RegionState::kFree);
+  EXPECT_FALSE(catalog_->retire(0, Generation{7}));
+  EXPECT_TRUE(catalog_->learn_life(0, open_header(Generation{7}), 1)) << "it is another's to fill";
+}
+
+TEST_F(SharedCatalog, WhatTheWritesOfALostRegionEndedWithIsNotToldToTheEngine) {
+  for (const Code code : {Code::kStale, Code::kTimeout, Code::kIo}) {
+    const auto number = static_cast<uint32_t>(code);
+    const std::optional<OpenPlan> plan = begin_opening(number, Generation{5});
+    ASSERT_TRUE(plan.has_value());
+    catalog_->lose(number);
+    catalog_->open_done(*plan, Status(code, "broken off"));
+    EXPECT_EQ(catalog_->state_of(number), RegionState::kFree);
+  }
+  EXPECT_TRUE(catalog_->take_conflicts().empty());
+  clock_.sleep_ns(options_.quarantine_ns + 1);
+  EXPECT_TRUE(catalog_->take_released().empty());
+}
+
+// A header of ours may bear the generation that the life granted now is to have.
+TEST_F(SharedCatalog, ALifeThatWasBegunAndLostIsNotBegunAgainWhenItIsGrantedAgain) {
+  const std::optional<OpenPlan> plan = begin_opening(0, Generation{5});
+  ASSERT_TRUE(plan.has_value());
+  catalog_->lose(0);
+  catalog_->open_done(*plan, {});
+  EXPECT_FALSE(begin_opening(0, Generation{5}).has_value());
+  EXPECT_EQ(catalog_->take_released(), std::vector<uint32_t>{0});
+  const std::optional<OpenPlan> next = begin_opening(0, plan->generation);
+  ASSERT_TRUE(next.has_value());
+  EXPECT_EQ(next->generation, Generation{7});
+}
+
+TEST_F(SharedCatalog, I7_ARegionIsNotGrantedWhileAWriteOfOursMayStillLandThere) {
+  const std::optional<OpenPlan> plan = begin_opening(0, Generation{5});
+  ASSERT_TRUE(plan.has_value());
+  catalog_->lose(0);
+  catalog_->open_done(*plan, Status(Code::kTimeout, "stuck"));
+  catalog_->write_outcome_unknown(0);
+  EXPECT_FALSE(catalog_->grant(0, Generation{9}));
+  catalog_->write_outcome_known(0);
+  EXPECT_TRUE(catalog_->grant(0, Generation{9}));
+}
+
+TEST_F(SharedCatalog, ASealThatFailedBeforeTheRegionWasLostIsNotToldOfItsNextLife) {
+  const std::optional<OpenPlan> plan = begin_opening(0, Generation{5});
+  ASSERT_TRUE(plan.has_value());
+  catalog_->open_done(*plan, {});
+  catalog_->seal_done(0, Status(Code::kIo, "torn"));
+  catalog_->lose(0);
+  ASSERT_TRUE(catalog_->retire(0, Generation{9}));
+  catalog_->reclaimed(0, {});
+  ASSERT_TRUE(catalog_->grant(0, Generation{9}));
+  clock_.sleep_ns(options_.quarantine_ns + 1);
+  EXPECT_TRUE(catalog_->take_sealed().empty());
+}
+
+// Its header may have landed in part; it was lost, and another filled it, before that was given back.
+TEST_F(SharedCatalog, ARegionThatAnotherFilledIsNotGivenBackAsEmpty) {
+  const std::optional<OpenPlan> plan = begin_opening(0, Generation{5});
+  ASSERT_TRUE(plan.has_value());
+  catalog_->open_done(*plan, Status(Code::kIo, "torn"));
+  catalog_->lose(0);
+  const Generation life{7};
+  const IndexBuilder::Candidate found = block(life);
+  ASSERT_TRUE(catalog_->learn_life(0, open_header(life), 1));
+  ASSERT_EQ(catalog_->learn(0, life, {&found, 1}), 1u);
+  clock_.sleep_ns(options_.quarantine_ns + 1);
+  EXPECT_TRUE(catalog_->take_released().empty());
+  EXPECT_TRUE(catalog_->peek(found.entry.fingerprint).has_value());
 }
 
 }  // namespace
