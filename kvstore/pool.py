@@ -450,7 +450,7 @@ def _connect(url: str, paths: list[str], lease_s: float | None) -> cluster.Metad
         url,
         # A call that takes longer than this costs renewals (docs/sharing.md, S3).
         timeout_s=max((_LEASE_S if lease_s is None else lease_s) / _CALLS_PER_LEASE, _ENGINE_TIMEOUT_S),
-        default_path=lambda: cluster.default_sqlite_path(paths, _core.pool_uuid(paths[0])),
+        default_path=lambda: cluster.default_sqlite_path(paths, _core.read_superblock(paths[0])["pool_uuid"]),
     )
 
 
@@ -619,17 +619,20 @@ def open(
     return _registry.open(_paths(paths), options, 0.0 if wait_s is None else _seconds(wait_s, "wait_s"))
 
 
-def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:") -> None:
+def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:", engine_is_lost: bool = False) -> None:
     """Make a shared pool an owner-mode one again. Its blocks stay.
 
     Parameters
     ----------
     paths : every device of the pool.
     engine : the one that its openers were given, as :func:`open`.
+    engine_is_lost : on your word: nothing is left of what the engine held, and no host has the pool open.
 
     Raises
     ------
     BusyError : the engine knows of an opener that lives, or that may still write; or somebody has the pool open.
+    ConfigError : the engine holds nothing of this pool, so its openers use another one, and ``engine_is_lost`` is not
+        given.
     EngineError : the engine does not answer, so nobody knows who is there.
 
     Notes
@@ -637,20 +640,38 @@ def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:") -
     Blocking; releases the GIL. Opens the pool as its only owner, and closes it.
     """
     names = _paths(paths)
-    pool_uuid = _core.pool_uuid(names[0])
+    superblocks = [_core.read_superblock(name) for name in names]
+    if any(superblock["shared_mode"] for superblock in superblocks):
+        _demand_nobody_there(names, superblocks, engine, flag(engine_is_lost, "engine_is_lost", default=False))
+    _core.PoolHandle.open(names, {"becomes_shared": False}).close(_EXIT_TIMEOUT_S)
+
+
+def _demand_nobody_there(
+    names: list[str],
+    superblocks: list[dict[str, Any]],
+    engine: str | cluster.MetadataEngine,
+    engine_is_lost: bool,
+) -> None:
     connected = _connect(engine, names, None) if isinstance(engine, str) else engine
     try:
-        state = records.read_state(connected, pool_uuid)
+        state = records.read_state(connected, superblocks[0]["pool_uuid"])
     finally:
         if isinstance(engine, str):
             connected.close()
+    # What was set up before the pool had its last owner is void, as it is to an opener (Agent::is_valid_format).
+    is_current = state.initialised and state.epoch_floor == max(one["owner"]["epoch"] for one in superblocks)
+    if not is_current and not engine_is_lost:
+        raise ConfigError(
+            f"engine {engine!r} holds nothing of this pool: name the one that its openers use. If nothing is left of "
+            "that one, and no host has the pool open: engine_is_lost=True (--engine-is-lost)"
+        )
     # Of the processes of this host the lock on the devices tells; of another host only the engine does.
     one_host = isinstance(engine, str) and engine.startswith("sqlite:")
-    there = [one for one in state.openers.values() if one.live or (one.owned and not one.gone and not one_host)]
+    may_write = is_current and not one_host
+    there = [one for one in state.openers.values() if one.live or (one.owned and not one.gone and may_write)]
     if there:
         listed = ", ".join(f"{one.epoch} ({'lives' if one.live else 'may still write'})" for one in there)
         raise BusyError(f"the pool has openers, by epoch: {listed}; see `kvstore peers`")
-    _core.PoolHandle.open(names, {"becomes_shared": False}).close(_EXIT_TIMEOUT_S)
 
 
 def _format_options(

@@ -158,16 +158,16 @@ nb::list devices(const PoolHandle& pool) {
 }
 
 // Of a pool that somebody may have open.
-std::string pool_uuid(const std::string& path) {
-  auto read = without_gil([&]() -> Result<std::string> {
+nb::dict read_superblock(const std::string& path) {
+  auto read = without_gil([&]() -> Result<format::Superblock> {
     KVS_ASSIGN(auto device, device::open_device(path, {.kind = "threads", .read_only = true}, system_clock()));
     device::Device* const one = device.get();
     KVS_ASSIGN(auto queue, one->make_queue({&one, 1}, {.depth = 4, .single_issuer = false}));
     device::BlockingIo io(std::move(queue), {one}, store::StoreOptions().io_timeout_ns);
     KVS_ASSIGN(const format::Quorum quorum, store::read_superblock(io, 0, one->info().size_bytes));
-    return format::uuid_text(quorum.superblock.pool_uuid);
+    return quorum.superblock;
   });
-  return unwrap(std::move(read));
+  return superblock_dict(unwrap(std::move(read)));
 }
 
 nb::list superblocks(const PoolHandle& pool) {
@@ -339,7 +339,7 @@ void bind_pool(nb::module_& module) {
       .def("stats", stats)
       .def("devices", devices)
       .def("superblocks", superblocks);
-  module.def("pool_uuid", pool_uuid, nb::arg("path"));
+  module.def("read_superblock", read_superblock, nb::arg("path"));
   bind_batches(pool);
   bind_index(pool);
   bind_memory(module, pool);

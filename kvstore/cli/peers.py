@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Ask the engine, print."""
-    pool_uuid = _core.pool_uuid(options.paths[0])
+    pool_uuid = _core.read_superblock(options.paths[0])["pool_uuid"]
     engine = cluster.open_engine(
         options.engine, default_path=lambda: cluster.default_sqlite_path(options.paths, pool_uuid)
     )

@@ -38,6 +38,7 @@ class PoolState:
     """All that the engine holds of one pool, at one revision."""
 
     initialised: bool
+    epoch_floor: int  # the owner epoch in the superblocks when it was set up; with another one it is void
     revision: int
     keys: int
     openers: dict[int, Opener]
@@ -59,12 +60,14 @@ def read_state(engine: MetadataEngine, pool_uuid: str) -> PoolState:
     """
     prefix = pool_prefix(pool_uuid)
     snapshot = engine.range(prefix)
-    state = PoolState(False, snapshot.revision, len(snapshot.items), {}, dict.fromkeys(_HOLDS, 0))
+    state = PoolState(False, 0, snapshot.revision, len(snapshot.items), {}, dict.fromkeys(_HOLDS, 0))
     for item in snapshot.items:
         key, value = item.key.removeprefix(prefix), item.value.decode("ascii", "replace")
         folder, _, rest = key.partition("/")
         if key == "format":
             state.initialised = True
+            words = value.split(" ")
+            state.epoch_floor = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
         elif folder in ("opener", "live", "read") and rest.isdigit():
             opener = state.openers.setdefault(int(rest), Opener(int(rest)))
             if folder == "live":

@@ -78,6 +78,23 @@ def test_unshare_gives_the_pool_back_to_one_owner_with_its_blocks(
         assert space.put(b"together", b"x" * 5000, durable=True)
 
 
+def test_unshare_does_not_take_an_engine_that_knows_nothing_of_the_pool_for_nobody_being_there(
+    image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kvstore.open(image, mode="shared").close()
+    kvstore.unshare(image)  # what `sqlite:` holds of the pool is of another time from now on
+    other = f"sqlite:{tmp_path}/other.sqlite"
+    kvstore.open(image, mode="shared", engine=other).close()
+    for engine in ("sqlite:", f"sqlite:{tmp_path}/none.sqlite"):
+        assert main(["unshare", image, "--engine", engine]) != 0
+        assert "holds nothing of this pool" in capsys.readouterr().err
+        with pytest.raises(kvstore.FencedError, match="shared mode"):
+            kvstore.open(image)
+    assert main(["unshare", image, "--engine-is-lost"]) == 0
+    kvstore.unshare(image)  # in owner mode there is nobody to ask about
+    kvstore.open(image).close()
+
+
 def test_an_operators_word_that_an_opener_is_gone_is_taken(image: str, capsys: pytest.CaptureFixture[str]) -> None:
     kvstore.open(image, mode="shared").close()
     uuid = kvstore.open(image, read_only=True)
