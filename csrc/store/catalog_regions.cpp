@@ -51,7 +51,7 @@ bool Catalog::is_victim_locked(const Region& region, uint64_t now_ns) const {
   const bool filled = region.state == RegionState::kSealed || region.state == RegionState::kQuarantined;
   const bool held = region.pins != 0 && KVS_RULE(I3_a_region_with_readers_is_no_victim);
   const bool unknown = region.unknown_writes != 0 || region.quarantined_until_ns > now_ns;
-  if (region.held_by_peer || region.open) return false;
+  if (region.writer != Writer::kNobody || region.open) return false;
   return filled && !region.opening && !held && !(unknown && KVS_RULE(I7_quarantined_is_no_victim));
 }
 
@@ -64,7 +64,7 @@ bool Catalog::reclaim_possible_locked(uint16_t device) const {
     const Region& region = regions_[number];
     if (region.opening || region.state == RegionState::kRetiring || is_victim_locked(region, now_ns)) return true;
     // Shared mode: nobody's, or about to be ours.
-    if (region.state == RegionState::kFree && !region.held_by_peer) return true;
+    if (region.state == RegionState::kFree && region.writer != Writer::kAnother) return true;
     // A victim soon.
     if (region.state == RegionState::kOpen && region.open->seal_wanted && region.unknown_writes == 0) return true;
   }
@@ -172,7 +172,7 @@ std::optional<OpenPlan> Catalog::next_open(uint16_t device) {
     // I3, I7: only an empty, unpinned region is given a new life.
     KVS_ASSERT(regions_[plan.region].pins == 0 && regions_[plan.region].live == 0);
     KVS_ASSERT(regions_[plan.region].state == RegionState::kFree && !regions_[plan.region].open);
-    KVS_ASSERT(!regions_[plan.region].held_by_peer);  // S1
+    KVS_ASSERT(!shared() || regions_[plan.region].writer == Writer::kThisOpener);  // S1
     state.wanted.erase(state.wanted.begin());
     Region& region = regions_[plan.region];
     region.opening = true;
@@ -192,8 +192,9 @@ void Catalog::open_done(const OpenPlan& plan, const Status& status) {
     region.opening = false;
     // Even when a header write failed it may have landed: the generation is spent (I2).
     if (status.ok() || KVS_RULE(I2_a_failed_open_spends_its_generation)) region.generation = plan.generation;
-    if (region.lost) {
-      // S1: another's by now, or nobody's. A header of ours may have landed, and is of an earlier life than theirs.
+    if (shared() && region.writer != Writer::kThisOpener) {
+      // S1: lost on the way, another's by now or nobody's. A header of ours may have landed, and is of an earlier life
+      // than theirs.
       region.state = RegionState::kFree;
     } else if (status.ok()) {
       region.state = RegionState::kOpen;
@@ -212,6 +213,7 @@ void Catalog::open_done(const OpenPlan& plan, const Status& status) {
     } else if (shared() && status.code() == Code::kStale) {
       // S1: the device knows more than the engine. What lives there is the others' to read, and theirs to reclaim.
       region.generation = Generation{plan.generation.value - 1};
+      region.writer = Writer::kNobody;
       conflicts_.emplace_back(plan.region, region.generation);
     } else {
       region.state = RegionState::kQuarantined;
@@ -364,7 +366,10 @@ void Catalog::seal_done(uint32_t number, const Status& status) {
     region.state = RegionState::kSealed;
     region.descriptor_count = region.open->committed();
     region.dictionary_count = region.open->dictionary.blocks_used();
-    if (shared() && !region.lost) (status.ok() ? sealed_ : unsealed_).push_back(number);
+    if (region.writer == Writer::kThisOpener) {
+      (status.ok() ? sealed_ : unsealed_).push_back(number);
+      region.writer = Writer::kNobody;
+    }
     if (!status.ok()) {
       // Readable, and recovery would find it open and seal it; but not to be reclaimed while its header is unknown.
       // Its last descriptors are in the tail pair, if nowhere else.

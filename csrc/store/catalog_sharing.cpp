@@ -3,9 +3,9 @@
 //
 // What the catalog does for a shared pool (docs/sharing.md). Its regions are then of three kinds:
 //
-//   ours      granted by the agent: free -> open -> sealed, driven by the keeper as in owner mode
-//   a peer's  held_by_peer: read only; what it holds is learnt by the follower, block by block
-//   nobody's  sealed, and readable until it is retired; or free, and of no use until it is granted
+//   ours       granted by the agent: free -> open -> sealed, driven by the keeper as in owner mode
+//   another's  read only; what it holds is learnt by the follower, block by block
+//   nobody's   sealed, and readable until it is retired; or free, and of no use until it is granted
 //
 // Guarantees: nothing of a life below retired_below is learnt (S4); what a peer may still write is no victim (S5); a
 // region that was lost gets no further descriptor (S1), and its pending blocks are told as lost (I6).
@@ -71,8 +71,7 @@ bool Catalog::grant(uint32_t number, Generation spent) {
     }
     if (region.unknown_writes != 0) return false;  // I7
     device = region.device;
-    region.held_by_peer = false;
-    region.lost = false;
+    region.writer = Writer::kThisOpener;
     // The life that it is granted for was begun, and lost on the way: given back, its generation is spent.
     const bool begun = region.generation > spent;
     region.generation = std::max(region.generation, spent);
@@ -94,13 +93,12 @@ void Catalog::lose(uint32_t number) {
     std::lock_guard lock(mutex_);
     Region& region = regions_[number];
     std::erase(device_states_[region.device].free, number);
-    region.held_by_peer = true;
     // What was to be told of it would be told of a life of another's, or of the one that it is granted for next.
     std::erase(sealed_, number);
     std::erase(unsealed_, number);
     std::erase_if(conflicts_, [&](const auto& one) { return one.first == number; });
     if (std::erase(spent_, number) != 0 && region.state == RegionState::kQuarantined) region.state = RegionState::kFree;
-    region.lost = region.open != nullptr || KVS_RULE(S1_lost_while_opened_is_not_written);
+    if (region.open || KVS_RULE(S1_lost_while_opened_is_not_written)) region.writer = Writer::kAnother;
     if (region.open) {
       poison_locked(number, lost_status(), completions, evictions);
       region.open->seal_wanted = true;
@@ -110,9 +108,9 @@ void Catalog::lose(uint32_t number) {
   wake_keeper(regions_[number].device);
 }
 
-bool Catalog::is_lost(uint32_t number) {
+bool Catalog::may_write(uint32_t number) {
   std::lock_guard lock(mutex_);
-  return regions_[number].lost;
+  return !shared() || regions_[number].writer == Writer::kThisOpener;
 }
 
 // Stored, and perhaps durable in a while; nobody can say when.
@@ -179,7 +177,10 @@ void Catalog::set_held_by_peer(uint32_t number, bool held) {
   {
     std::lock_guard lock(mutex_);
     Region& region = regions_[number];
-    if (std::exchange(region.held_by_peer, held) == held || held) return;
+    // What the follower was told of it before it was granted, and gets round to only now.
+    if (region.writer == Writer::kThisOpener && KVS_RULE(S1_late_news_takes_no_region_away)) return;
+    const Writer before = std::exchange(region.writer, held ? Writer::kAnother : Writer::kNobody);
+    if (held || before != Writer::kAnother) return;
     device = region.device;
   }
   space_changed(device);  // it can be reclaimed
@@ -220,6 +221,7 @@ bool Catalog::learn_life(uint32_t number, const format::RegionHeader& header, ui
   std::lock_guard lock(mutex_);
   Region& region = regions_[number];
   if (header.generation < region.retired_below || region.open || region.opening) return false;
+  if (region.writer == Writer::kThisOpener) return false;  // the header of an earlier life, read before it was granted
   const bool empty =
       region.state == RegionState::kFree || (region.state == RegionState::kQuarantined && region.live == 0);
   if (!empty && region.generation != header.generation) return false;
@@ -327,6 +329,7 @@ std::vector<uint32_t> Catalog::take_released() {
     Region& region = regions_[number];
     if (region.unknown_writes != 0 || region.quarantined_until_ns > now_ns) return false;
     region.state = RegionState::kFree;
+    region.writer = Writer::kNobody;
     taken.push_back(number);
     return true;
   });

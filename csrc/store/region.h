@@ -69,6 +69,13 @@ struct OpenRegion {
   uint32_t committed() const { return full_blocks * format::kDescriptorsPerBlock + static_cast<uint32_t>(tail.size()); }
 };
 
+// Shared mode (docs/sharing.md): who may write there. In owner mode it is always kNobody.
+enum class Writer : uint8_t {
+  kNobody,      // sealed, or free and of no use until it is granted
+  kThisOpener,  // granted, and neither sealed, lost nor given back since
+  kAnother,     // or may still (S5): read only, and no victim
+};
+
 struct Region {
   uint16_t device = 0;
   RegionId id;
@@ -84,8 +91,7 @@ struct Region {
   bool unsealed_on_device = false;  // found open by a read-only opener: the last descriptors are in the tail pair
   uint64_t last_use_tick = 0;
   // Shared mode (docs/sharing.md).
-  bool held_by_peer = false;          // another opener writes it, or may still: no victim (S5)
-  bool lost = false;                  // it was ours: nothing is written there until it is granted again (S1)
+  Writer writer = Writer::kNobody;
   uint64_t told_tick = 0;             // last_use_tick as the others' hits set it: not to be told back to them
   Generation retired_below;           // lives of a lower generation are gone: nothing of them is learnt any more (S4)
   uint64_t quarantined_until_ns = 0;  // I7; UINT64_MAX while the write is outstanding

@@ -82,9 +82,9 @@ TEST_F(SharedCatalog, WhatTheEngineSaysLastOfALifeCounts) {
 TEST_F(SharedCatalog, S1_ARegionThatIsLostWhileItIsBeingOpenedIsNeverWritten) {
   const std::optional<OpenPlan> plan = begin_opening(0, Generation{5});
   ASSERT_TRUE(plan.has_value());
-  EXPECT_FALSE(catalog_->is_lost(0));
+  EXPECT_TRUE(catalog_->may_write(0));
   catalog_->lose(0);
-  EXPECT_TRUE(catalog_->is_lost(0));
+  EXPECT_FALSE(catalog_->may_write(0));
   EXPECT_TRUE(catalog_->retire(0, Generation{7})) << "its keeper has not ended what it began";
   catalog_->open_done(*plan, {});
   EXPECT_EQ(catalog_->state_of(0), RegionState::kFree);
@@ -141,6 +141,20 @@ TEST_F(SharedCatalog, ASealThatFailedBeforeTheRegionWasLostIsNotToldOfItsNextLif
   ASSERT_TRUE(catalog_->grant(0, Generation{9}));
   clock_.sleep_ns(options_.quarantine_ns + 1);
   EXPECT_TRUE(catalog_->take_sealed().empty());
+}
+
+// Another's it was, and free; the follower, busy reading, hears and finds so when it is ours already.
+TEST_F(SharedCatalog, S1_WhatAFollowerIsLateWithDoesNotTakeAGrantedRegionAway) {
+  ASSERT_TRUE(catalog_->grant(0, Generation{7}));
+  catalog_->set_held_by_peer(0, true);
+  catalog_->set_retired_below(0, Generation{5});
+  EXPECT_FALSE(catalog_->learn_life(0, open_header(Generation{5}), 1));
+  catalog_->set_held_by_peer(0, false);
+  EXPECT_TRUE(catalog_->may_write(0));
+  EXPECT_EQ(catalog_->state_of(0), RegionState::kFree);
+  EXPECT_EQ(catalog_->generation_of(0), Generation{7});
+  catalog_->lose(0);
+  EXPECT_TRUE(catalog_->learn_life(0, open_header(Generation{9}), 1));
 }
 
 // Its header may have landed in part; it was lost, and another filled it, before that was given back.
