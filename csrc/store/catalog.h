@@ -179,7 +179,8 @@ class Catalog {
   bool learn_life(uint32_t number, const format::RegionHeader& header, uint32_t dictionary_blocks);
   // Blocks of that life. How many were not known.
   uint64_t learn(uint32_t number, Generation generation, std::span<const IndexBuilder::Candidate> blocks);
-  // Deleted by another opener: nothing in these slots is learnt any more. False: of another life.
+  // Deleted by another opener: nothing in these slots is learnt any more. False: of another life, or all known
+  // already, as the opener's own deletes are that it hears of again: no block is in the index that is to go.
   bool mark_deleted(uint32_t number, Generation generation, const format::DeadBitmap& slots);
   std::vector<uint32_t> take_sealed();
   std::vector<uint32_t> take_released();

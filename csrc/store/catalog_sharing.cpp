@@ -274,10 +274,11 @@ bool Catalog::mark_deleted(uint32_t number, Generation generation, const format:
   Region& region = regions_[number];
   if (region.generation != generation || region.state == RegionState::kFree) return false;
   if (region.dead.empty()) region.dead = format::DeadBitmap(region.slot_count);
+  const uint32_t known = region.dead.count();
   for (uint32_t slot = 0; slot < std::min(slots.slot_count(), region.slot_count); ++slot) {
     if (slots.test(SlotIndex{slot})) region.dead.set(SlotIndex{slot});
   }
-  return true;
+  return region.dead.count() != known;
 }
 
 void Catalog::touch_regions(std::span<const uint8_t> hits) {

@@ -310,6 +310,24 @@ TEST_F(Sharing, ADeleteIsAMissForEverybodyAndForLaterOpeners) {
   EXPECT_EQ(openers.get(2, 2).status, ItemStatus::kHit);
 }
 
+TEST_F(Sharing, DeletesThatAreKnownCostNothingWhenTheEnginesStateIsReadAgain) {
+  open_all(2);
+  for (int number = 1; number <= 4; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  ASSERT_EQ(openers.erase(1, 1).status, ItemStatus::kDeleted);
+  ASSERT_TRUE(openers.flush(1).ok());
+  openers.run(kSecondNs);
+  double read[2];
+  for (const uint32_t opener : {0u, 1u}) read[opener] = openers.number(opener, "bytes_read_metadata");
+  const double resyncs = openers.number(1, "engine_resyncs");
+  openers.run(7 * ManyOpeners::kLeaseNs);
+  ASSERT_GT(openers.number(1, "engine_resyncs"), resyncs);
+  for (const uint32_t opener : {0u, 1u}) {
+    EXPECT_EQ(openers.number(opener, "bytes_read_metadata"), read[opener]) << opener;
+    EXPECT_FALSE(openers.contains(opener, 1));
+  }
+}
+
 class SharingWithAFailover : public Sharing {
  protected:
   SharingWithAFailover() : Sharing({.forgets_ns = kSecondNs}) {}
