@@ -75,7 +75,7 @@ bool Catalog::grant(uint32_t number, Generation spent) {
     // The life that it is granted for was begun, and lost on the way: given back, its generation is spent.
     const bool begun = region.generation > spent;
     region.generation = std::max(region.generation, spent);
-    if (begun) {
+    if (begun || wants_nothing_) {
       spent_.push_back(number);
       return true;
     }

@@ -119,6 +119,13 @@ TEST_F(SharedCatalog, ALifeThatWasBegunAndLostIsNotBegunAgainWhenItIsGrantedAgai
   EXPECT_EQ(next->generation, Generation{7});
 }
 
+TEST_F(SharedCatalog, WhatIsGrantedWhileThePoolIsClosedIsGivenBack) {
+  ASSERT_TRUE(catalog_->grant(0, Generation{5}));
+  catalog_->release_ready();
+  ASSERT_TRUE(catalog_->grant(1, Generation{5}));  // it had settled a moment later
+  EXPECT_EQ(catalog_->take_released(), (std::vector<uint32_t>{0, 1}));
+}
+
 TEST_F(SharedCatalog, I7_ARegionIsNotGrantedWhileAWriteOfOursMayStillLandThere) {
   const std::optional<OpenPlan> plan = begin_opening(0, Generation{5});
   ASSERT_TRUE(plan.has_value());
