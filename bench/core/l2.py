@@ -20,7 +20,8 @@ import tempfile
 from pathlib import Path
 
 import kvstore
-from kvstore.bench.places import loop_on_memory, machine
+from kvstore.bench.machine import machine
+from kvstore.bench.places import loop_on_memory
 
 KVSTORE = "kvstore"
 

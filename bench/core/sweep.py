@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 import kvstore
-from kvstore.bench.places import loop_on_memory, machine
+from kvstore.bench.machine import machine
+from kvstore.bench.places import loop_on_memory
 
 MIB = 1 << 20
 SIZES = (MIB // 16, MIB // 4, MIB, 4 * MIB, 16 * MIB, 64 * MIB, 192 * MIB)

@@ -18,7 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.core.engines import Engine, Measured, Work, all_engines
-from kvstore.bench.places import file_on_disk, loop_on_memory, machine
+from kvstore.bench.machine import machine
+from kvstore.bench.places import file_on_disk, loop_on_memory
 
 KIB, MIB = 1024, 1024 * 1024
 SIZES = {"64k": 64 * KIB, "256k": 256 * KIB, "1m": MIB, "8m": 8 * MIB, "32m": 32 * MIB}

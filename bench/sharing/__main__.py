@@ -24,7 +24,8 @@ from typing import Any
 
 import kvstore
 from kvstore import parse_size
-from kvstore.bench.places import file_on_disk, loop_on_memory, machine
+from kvstore.bench.machine import machine
+from kvstore.bench.places import file_on_disk, loop_on_memory
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20

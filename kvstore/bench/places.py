@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where a benchmark runs: files, devices, a loop device over memory; and the facts of the machine."""
+"""Where a benchmark runs: files, devices, a loop device over memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["file_on_disk", "grow", "loop_on_memory", "machine", "usable_bytes"]
+__all__ = ["file_on_disk", "grow", "loop_on_memory", "usable_bytes"]
 
 
 def device_bytes(path: Path | str) -> int:
@@ -66,32 +66,3 @@ def file_on_disk(size_bytes: int, folder: str) -> Iterator[str]:
         yield path
     finally:
         Path(path).unlink(missing_ok=True)
-
-
-def machine() -> dict[str, str]:
-    """Facts that every number needs beside it."""
-    cpu = next(
-        (
-            line.split(":")[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        "unknown",
-    )
-    memory = Path("/proc/meminfo").read_text().splitlines()[0].split()[1]
-    revision = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parent,
-        check=False,
-    ).stdout.strip()
-    return {
-        "kernel": os.uname().release,
-        "cpu": cpu,
-        "cores": str(os.cpu_count()),
-        "memory_gib": f"{int(memory) / 2**20:.1f}",
-        "revision": revision,
-        "fio": run("fio", "--version").strip(),
-        "load": " ".join(f"{x:.1f}" for x in os.getloadavg()),
-    }

@@ -36,7 +36,7 @@ _PLAIN_FILE_SYSTEMS = {"ext4", "xfs"}
 def check_name(machine: Machine, target: Target) -> Finding:
     """Whether the path leads to the same device after the next boot."""
     if not target.is_block:
-        kind = _file_system(machine, target)
+        kind = target.file_system(machine)
         if kind in _PLAIN_FILE_SYSTEMS:
             return Finding("name", "ok", f"a file on {kind}, standing in for a device")
         text = f"a file on {kind or 'an unknown file system'}, standing in for a device"
@@ -50,14 +50,6 @@ def check_name(machine: Machine, target: Target) -> Finding:
     links.sort(key=lambda link: not re.match(r"nvme-(eui|uuid|nguid)|wwn-", link.name))
     mend = f"use /dev/disk/by-id/{links[0].name}" if links else "give it a name by a udev rule"
     return Finding("name", "warn", "the name may lead to another device after the next boot", mend)
-
-
-def _file_system(machine: Machine, target: Target) -> str:
-    for line in machine.read("/proc/self/mountinfo").splitlines():
-        fields = line.split()
-        if len(fields) > 6 and fields[2] == target.device:
-            return fields[fields.index("-") + 1]
-    return ""
 
 
 def check_content(machine: Machine, target: Target) -> Finding:

@@ -139,6 +139,14 @@ class Target:
         disk = f"{folder}/.." if machine.exists(f"{folder}/partition") else folder
         return machine.read(f"{disk}/queue/{name}")
 
+    def file_system(self, machine: Machine) -> str:
+        """The kind of file system that a file is on; empty when it is not known."""
+        for line in machine.read("/proc/self/mountinfo").splitlines():
+            fields = line.split()
+            if len(fields) > 6 and fields[2] == self.device:
+                return fields[fields.index("-") + 1]
+        return ""
+
     def disk_name(self, machine: Machine) -> str:
         """The name of the disk in /sys/block, for commands to paste."""
         folder = machine.path(self.sysfs(machine)).resolve()
