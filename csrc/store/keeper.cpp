@@ -472,7 +472,15 @@ void Keeper::heartbeat() {
   }
 }
 
-Status Keeper::close(uint64_t until_ns) {
+// S3: what the end of a lease interrupts goes on when it is renewed, also while closing.
+bool Keeper::awaits_renewal() {
+  if (!catalog_.shared() || !catalog_.usable().ok() || confirm().ok()) return false;
+  const bool pending =
+      catalog_.commit_is_due(setup_.device_number) || catalog_.oldest_pending_ns(setup_.device_number) != UINT64_MAX;
+  return pending && KVS_RULE(S3_closing_waits_for_the_renewal);
+}
+
+Status Keeper::close(uint64_t until_ns, const std::function<void()>& pass_time) {
   const uint64_t now_ns = clock_.monotonic_ns();
   const uint64_t left_ns = std::max(until_ns > now_ns ? until_ns - now_ns : 0, kCloseNsMin);
   io_->set_timeout(std::min(left_ns, options_.io_timeout_ns));
@@ -481,7 +489,9 @@ Status Keeper::close(uint64_t until_ns) {
   catalog_.seal_all(setup_.device_number);
   // The first round commits, the second seals what the first committed, the third writes what that marked dead.
   Status deletes_durable;
+  const uint64_t renewed_by_ns = std::min(until_ns, now_ns + options_.shared.lease_ns);
   for (int round = 0; round < 3; ++round) {
+    while (awaits_renewal() && clock_.monotonic_ns() < renewed_by_ns) pass_time();
     commit(round == 2);
     if (io_->stuck_requests() != 0) io_->give_up();  // the rest of close must not wait as long again, and again
     write_bitmaps(deletes_durable);

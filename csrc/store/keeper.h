@@ -49,8 +49,9 @@ class Keeper : public DeviceWorker {
   // otherwise: dead bits are not on the device, so that a deleted block may come back. Lost blocks are the catalog's.
   Status flush(uint64_t timeout_ns);
   // Commits, seals every open region and marks the superblock clean. After the engines have stopped.
-  // kTimeout: the device did not answer by until_ns (at least a second is given).
-  Status close(uint64_t until_ns);
+  // kTimeout: the device did not answer by until_ns (at least a second is given). Shared mode: what is to be committed
+  // waits for a lease that is not renewed just now, a lease time at most; `pass_time` lets the agent see to it.
+  Status close(uint64_t until_ns, const std::function<void()>& pass_time);
 
   // One round of everything that is due. True when anything was done.
   bool turn();
@@ -71,6 +72,7 @@ class Keeper : public DeviceWorker {
   bool release_held();
   void heartbeat();
   Status confirm();
+  bool awaits_renewal();
   // Before each write, and before a write is vouched for: after a pause the device may be another owner's.
   Status still_ours();
   // Shared mode: the lease is not renewed, nothing was written, and all can go on when it is.

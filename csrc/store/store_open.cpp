@@ -524,10 +524,13 @@ Status Store::close(uint64_t timeout_ns) {
   if (core.leaked)
     return outstanding(core, timeout_ns);  // stays marked unclean: the next open seals what this one left
 
+  const auto pass_time = [&core] {
+    if (core.options.threaded || !core.shared->turn()) core.clock->sleep_ns(kCloseStepNs);
+  };
   Status outcome = core.catalog->usable();
   for (auto& keeper : core.keepers) {
     if (!core.catalog->usable().ok()) break;
-    Status closed = keeper->close(until_ns);  // each device, whatever becomes of the others
+    Status closed = keeper->close(until_ns, pass_time);  // each device, whatever becomes of the others
     if (outcome.ok()) outcome = std::move(closed);
   }
   if (core.shared) {

@@ -413,6 +413,26 @@ TEST_F(Sharing, S3_ACommitThatTheEndOfALeaseInterruptsGoesOnWhenItIsRenewed) {
   EXPECT_EQ(openers.number(0, "write_failures"), 0);
 }
 
+TEST_F(Sharing, S3_WhatIsClosedJustThenWaitsForTheRenewalAndLosesNothing) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1).status, ItemStatus::kStored);  // its descriptor is still to be written
+  openers.pass(ManyOpeners::kLeaseNs * 6 / 10);
+  const Status closed = openers.close(0);
+  EXPECT_TRUE(closed.ok()) << closed.to_string();
+  ASSERT_TRUE(openers.refresh(1).ok());
+  EXPECT_EQ(openers.get(1, 1).status, ItemStatus::kHit);
+}
+
+TEST_F(Sharing, S3_CloseWaitsForARenewalThatDoesNotComeNoLongerThanALease) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1).status, ItemStatus::kStored);
+  openers.cut(0, true);
+  openers.pass(ManyOpeners::kLeaseNs * 6 / 10);
+  const uint64_t began_ns = openers.now_ns();
+  EXPECT_FALSE(openers.close(0).ok());
+  EXPECT_LE(openers.now_ns() - began_ns, ManyOpeners::kLeaseNs * 11 / 10);
+}
+
 TEST_F(Sharing, S4_ARegionWithAReaderIsNotReusedByAnybody) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
