@@ -227,6 +227,10 @@ void Agent::keep_lease() {
 
 Status Agent::catch_up() {
   if (!joined_) return Status(Code::kBusy, "the lease of this opener has ended: " + trouble_.message());
+  // Asked for by callers, as often as they like: an engine that is away is asked no more often for it.
+  if (watch_ == nullptr && clock_.monotonic_ns() < next_resync_ns_) {
+    return Status(Code::kBusy, "the metadata engine is away: " + trouble_.message());
+  }
   hears_ = resync().ok();
   if (!hears_) return trouble_;
   return wiped_ ? Status(Code::kBusy, "the metadata engine's state is being rebuilt") : Status();

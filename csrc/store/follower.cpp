@@ -97,12 +97,17 @@ Status Follower::refresh(uint64_t timeout_ns) {
     lock.unlock();
     while (turn()) {
     }
-    return refreshes_.is_done(ticket) ? Status() : Status(Code::kBusy, "the others' regions cannot be read, try again");
+    lock.lock();
+    if (refreshes_.is_done(ticket)) return {};
+    refreshes_.give_up();
+    return Status(Code::kBusy, "the others' regions cannot be read, try again");
   }
   changed_.notify_all();
   switch (refreshes_.wait(lock, changed_, ticket, timeout_ns, running_)) {
     case Code::kOk: return {};
-    case Code::kTimeout: return Status(Code::kTimeout, "the other openers' regions were not read in time");
+    case Code::kTimeout:
+      refreshes_.give_up();  // else it would be worked for without a bound, for as long as it cannot be had
+      return Status(Code::kTimeout, "the other openers' regions were not read in time");
     default: return Status(Code::kClosed, "the store was closed during refresh");
   }
 }

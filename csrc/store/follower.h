@@ -52,7 +52,7 @@ class Follower : public DeviceWorker {
   // Any thread; cheap. Looks as soon as its bounds allow.
   void look_soon();
   // Any thread: everything that was on the device before the call, in regions that were told before it, is known when
-  // it returns. kTimeout ends the wait only.
+  // it returns. kTimeout: it is not asked for any more.
   Status refresh(uint64_t timeout_ns);
 
   bool turn();

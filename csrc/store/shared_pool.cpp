@@ -199,11 +199,15 @@ Status SharedPool::catch_up(uint64_t timeout_ns) {
   if (!options_.threaded) {
     lock.unlock();
     turn();
-    return catch_ups_.is_done(ticket) ? Status() : Status(Code::kBusy, "the metadata engine does not answer");
+    lock.lock();
+    if (catch_ups_.is_done(ticket)) return {};
+    catch_ups_.give_up();
+    return Status(Code::kBusy, "the metadata engine does not answer");
   }
   switch (catch_ups_.wait(lock, changed_, ticket, timeout_ns, running_)) {
     case Code::kOk: return {};
     case Code::kTimeout:
+      catch_ups_.give_up();
       return Status(Code::kTimeout, "the metadata engine did not tell in time what the other openers have");
     default: return Status(Code::kClosed, "the store was closed during refresh");
   }

@@ -72,6 +72,7 @@ TEST_F(Sharing, AnEngineThatIsAwayIsNotAskedWithoutPause) {
   openers.run(kSecondNs);
   const double before = openers.number(1, "engine_requests");
   openers.cut(1, true);
+  for (int asked = 0; asked < 100; ++asked) ASSERT_EQ(openers.refresh(1).code(), Code::kBusy);
   openers.run(ManyOpeners::kLeaseNs);
   // Twenty renewals and twenty looks in a lease, of three requests each at most.
   EXPECT_LE(openers.number(1, "engine_requests") - before, 100);
@@ -99,6 +100,27 @@ TEST_F(Sharing, HeadersThatCannotBeReadOnceAreLookedAtAgain) {
   openers.disk().clear_rules();
   ASSERT_TRUE(openers.refresh(1).ok());
   for (int number = 0; number < 4; ++number) EXPECT_EQ(openers.get(1, number).status, ItemStatus::kHit) << number;
+}
+
+TEST_F(Sharing, ARefreshThatWasGivenUpIsNotWorkedForAnyMore) {
+  openers.store_options.pin_lease_ns = 1'000 * kSecondNs;
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  openers.pin(1, 1, true);
+  openers.cut(1, true);
+  openers.run(2 * ManyOpeners::kLeaseNs);
+  for (int number = 100; number < 300; ++number) ASSERT_TRUE(openers.put(0, number).succeeded()) << number;
+  openers.cut(1, false);
+  openers.run(ManyOpeners::kLeaseNs);
+  // It still reads what lived in a region before, and cannot learn yet what lives there.
+  ASSERT_EQ(openers.refresh(1).code(), Code::kBusy);
+  const double looks = openers.number(1, "peer_looks");
+  openers.run(kSecondNs);
+  // The usual ones.
+  EXPECT_LE(openers.number(1, "peer_looks") - looks, kSecondNs / StoreOptions().shared.refresh_interval_ns + 1);
+  openers.pin(1, 1, false);
+  EXPECT_TRUE(openers.refresh(1).ok());
 }
 
 TEST_F(Sharing, BlocksArePutAgainByNobodyOnceTheyAreKnown) {
