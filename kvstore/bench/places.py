@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where a benchmark runs: files, devices, a loop device over memory."""
+"""Where a benchmark runs: files and devices, a loop device over memory, a plain file on disk.
+
+Nothing that holds data is overwritten unless the user says so.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["file_on_disk", "grow", "loop_on_memory", "usable_bytes"]
+import kvstore
+from kvstore.errors import ForeignDataError
+
+__all__ = ["device_bytes", "file_on_disk", "grow", "loop_on_memory", "refuse_data", "usable_bytes"]
 
 
 def device_bytes(path: Path | str) -> int:
@@ -39,6 +45,24 @@ def usable_bytes(path: Path | str, size_bytes: int) -> int:
 def run(*command: str) -> str:
     """Standard output of a command that must succeed."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def refuse_data(path: Path | str) -> None:
+    """Raise when somebody's data is there: a file that is not empty, a device that is not blank.
+
+    Raises
+    ------
+    ForeignDataError : with what was found, and how to say that it may go.
+    BusyError, DeviceError : a device is mounted, held, or cannot be read.
+    """
+    if not Path(path).exists():
+        return
+    if Path(path).is_block_device():
+        found = kvstore.plan_format(path, force=True)[0]["found"]
+    else:
+        found = f"a file of {device_bytes(path):,} bytes" if device_bytes(path) else ""
+    if found:
+        raise ForeignDataError(f"{path} holds {found}: a benchmark would overwrite it; overwrite=1 lets it")
 
 
 @contextlib.contextmanager

@@ -7,11 +7,14 @@ the others; what a module imports of its rival it imports in ``why_not`` and ``o
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from kvstore.bench.engines.base import Engine, Measured, Op, SelfTimedEngine, Work
 from kvstore.errors import ConfigError
 
-__all__ = ["ENGINES", "Engine", "Measured", "Op", "SelfTimedEngine", "Work", "make_engine"]
+if TYPE_CHECKING:
+    from kvstore.bench.engines.base import Engine  # numpy, which the command line can do without
+
+__all__ = ["ENGINES", "make_engine"]
 
 #: Name, as after ``engine=``, to module and class.
 ENGINES = {

@@ -86,6 +86,8 @@ class Engine(ABC):
 
     name: ClassVar[str] = "?"
     operations: ClassVar[frozenset[Op]] = frozenset({"get", "put"})
+    #: Its own options, name to what it does; the user writes ``<engine>.<option>``.
+    option_help: ClassVar[Mapping[str, str]] = {}
     work: Work
 
     def why_not(self) -> str | None:

@@ -1,20 +1,17 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""This store: one call of the batch API for each batch.
-
-Options of its own, all optional: ``verify_reads=always|off`` (I5), ``device_kind``, ``region_bytes``,
-``window_bytes``.
-"""
+"""This store: one call of the batch API for each batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
 
 import kvstore
 from kvstore.bench.content import PAGE_BYTES, Buffers
 from kvstore.bench.engines.base import Engine, Op, Work
-from kvstore.errors import ConfigError
+from kvstore.bench.places import device_bytes
 
 __all__ = ["KvStoreEngine"]
 
@@ -24,22 +21,24 @@ class KvStoreEngine(Engine):
 
     name = "kvstore"
     operations = frozenset({"get", "put", "prefetch", "lookup"})
-    _OPTIONS = frozenset({"verify_reads", "device_kind", "region_bytes", "window_bytes"})
+    option_help: ClassVar[Mapping[str, str]] = {
+        "verify_reads": "always, first_read or off (I5)",
+        "device_kind": "auto, uring or threads",
+        "region_bytes": "unit of reuse; chosen from the block size",
+        "window_bytes": "in flight on a device at most",
+    }
 
     def __init__(self) -> None:
         self.pool: kvstore.Pool | None = None
 
     def open(self, work: Work) -> None:
         self.work = work
-        unknown = sorted(set(work.options) - self._OPTIONS)
-        if unknown:
-            raise ConfigError(
-                f"engine kvstore has no option {unknown[0]}: there are {', '.join(sorted(self._OPTIONS))}"
-            )
         kind = cast(Literal["auto", "uring", "threads"], work.options.get("device_kind", "auto"))
+        files = [path for path in work.paths if not Path(path).is_block_device()]
         kvstore.format(
             work.paths,
-            size=work.size_bytes,
+            # A file that is there already may be larger than is asked for, never smaller.
+            size=max(work.size_bytes, *(device_bytes(path) for path in files)) if files else None,
             block_bytes=work.block_bytes,
             min_block_bytes=min(-(-min(work.block_sizes) // PAGE_BYTES) * PAGE_BYTES, 256 * 1024),
             region_bytes=work.options.get("region_bytes"),
@@ -51,6 +50,7 @@ class KvStoreEngine(Engine):
             verify=cast(Literal["always", "off"], work.options.get("verify_reads", "always")),
             device_kind=kind,
             window_bytes=work.options.get("window_bytes"),
+            prefetch_bytes=max(2 * work.iodepth * work.numjobs * work.row_bytes, 256 << 20),
         )
         self.space = self.pool.space(engine="kvbench", seed=work.seed)
 

@@ -1,0 +1,330 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""One engine in one job: filled, run turn by turn, verified.
+
+``numjobs`` are threads of this process and not processes: a pool in owner mode has one process, engines of LMCache are
+called by threads of one process too, and calls release the GIL while the device works. All threads share one store.
+
+Only the time inside an engine's calls counts, for bandwidth, latency and bandwidth over time. Choosing numbers, making
+and checking content happen between the calls of a thread; the CPU time they take is taken off the process's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from kvstore.bench.cpu import CpuTime, cpu_time
+from kvstore.bench.engines import make_engine
+from kvstore.bench.engines.base import Engine, Op, SelfTimedEngine, Work
+from kvstore.bench.numbers import Choices, Numbers
+from kvstore.bench.options import JobSpec
+from kvstore.bench.tally import Tally, together
+from kvstore.errors import ConfigError
+
+__all__ = ["Contender", "Store", "Turn", "work_of"]
+
+MIB = 1 << 20
+_READ_BACK_BLOCKS = 64
+_TICK_S = 0.1
+
+
+def work_of(spec: JobSpec, engine: str, paths: tuple[str, ...]) -> Work:
+    """What the engine of a job has to be ready for."""
+    in_flight = spec.iodepth * spec.numjobs
+    live = max(int(spec.size / spec.mean_bytes), in_flight)
+    population = live + 4 * in_flight
+    largest = max(spec.block_sizes)
+    # A quarter more than what is kept, so that an engine which reclaims need not do that with all it has.
+    needed = population * (-(-largest // 4096) * 4096) * 5 // 4 + max(128 * MIB, 32 * largest)
+    prefix = f"{engine}."
+    return Work(
+        paths=paths,
+        block_sizes=spec.block_sizes,
+        weights=spec.weights,
+        population=population,
+        size_bytes=spec.capacity or -(-needed // MIB) * MIB,
+        iodepth=spec.iodepth,
+        numjobs=spec.numjobs,
+        verify=spec.verify,
+        seed=spec.randseed,
+        options={k.removeprefix(prefix): v for k, v in spec.engine_options.items() if k.startswith(prefix)},
+    )
+
+
+class Store:
+    """An open engine and which blocks are in it. Jobs that need the same one after another share it."""
+
+    def __init__(self, engine: Engine, work: Work) -> None:
+        self.engine, self.work = engine, work
+        in_flight = work.iodepth * work.numjobs
+        self.numbers = Numbers(work.population - 4 * in_flight, 4 * in_flight)
+        self.content = work.content()
+        try:
+            engine.open(work)
+            self_timed = isinstance(engine, SelfTimedEngine)
+            self.buffers = [] if self_timed else [engine.buffers() for _ in range(work.numjobs)]
+        except BaseException:
+            engine.close()
+            raise
+        for buffers in self.buffers:
+            self.content.fill(buffers)
+
+    def close(self) -> None:
+        """Give everything back; buffers first, which may be the engine's memory."""
+        self.buffers.clear()
+        self.engine.close()
+
+
+class Turn:
+    """When the threads of a contender have to stop, and how far they are."""
+
+    def __init__(self, seconds: float | None, blocks: int | None) -> None:
+        self.begun = time.perf_counter()
+        self.seconds, self.blocks = seconds, blocks
+        self.stopped = threading.Event()
+        self.failure: BaseException | None = None
+        self.taken = 0
+        self.moved_bytes = 0
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> int:
+        """How many blocks a thread may move now, ``count`` at most; 0: it is over.
+
+        A turn moves one batch at least, also on a machine that is so busy that it is over when its threads begin.
+        """
+        late = self.seconds is not None and time.perf_counter() - self.begun >= self.seconds
+        with self._lock:
+            if (late and self.taken) or self.stopped.is_set():
+                return 0
+            taken = count if self.blocks is None else min(count, self.blocks - self.taken)
+            self.taken += taken
+            return taken
+
+    def moved(self, nbytes: int) -> None:
+        """For whoever watches."""
+        with self._lock:
+            self.moved_bytes += nbytes
+
+    def fail(self, error: BaseException) -> None:
+        """End it for all threads; the first failure is the one that is told."""
+        with self._lock:
+            self.failure = self.failure or error
+        self.stopped.set()
+
+    @property
+    def fraction(self) -> float:
+        """How much of it is over, 0 to 1."""
+        by_time = (time.perf_counter() - self.begun) / self.seconds if self.seconds else 0.0
+        by_blocks = self.taken / self.blocks if self.blocks else 0.0
+        return min(max(by_time, by_blocks), 1.0)
+
+
+class Contender:
+    """One engine in one job."""
+
+    def __init__(self, spec: JobSpec, engine: str, paths: tuple[str, ...]) -> None:
+        self.spec, self.name, self.work = spec, engine, work_of(spec, engine, paths)
+        self.engine = make_engine(engine)
+        self.tallies = [Tally() for _ in range(spec.numjobs)]
+        self.cpu = CpuTime(0.0, 0.0)
+        self.facts: dict[str, Any] = {}
+        self.fill_s = self.flush_s = self.ran_s = 0.0
+        self._self_timed = isinstance(self.engine, SelfTimedEngine)
+
+    def why_not(self) -> str | None:
+        """Why it cannot do this job here."""
+        missing = sorted(set(self.spec.ops) - self.engine.operations)
+        if missing:
+            return f"it has no {missing[0]}"
+        if self._self_timed and (len(self.spec.ops) > 1 or self.spec.rate):
+            return "it makes its own requests, and cannot mix gets with puts or keep to a rate"
+        unknown = sorted(set(self.work.options) - set(self.engine.option_help))
+        if unknown:
+            there_are = ", ".join(self.engine.option_help) or "none"
+            raise ConfigError(f"engine {self.name} has no option {unknown[0]}: there are {there_are}")
+        return self.engine.why_not()
+
+    def take(self, store: Store) -> None:
+        """Work on an open store, which may be another job's."""
+        self.store, self.engine = store, store.engine
+        live = store.numbers.live
+        self.choices = [
+            Choices(live, self.spec.random_distribution, self.spec.randseed, worker)
+            for worker in range(self.spec.numjobs)
+        ]
+
+    def fill(self) -> Iterator[Turn]:
+        """Put what gets will look for, as fio lays out its files. Not needed for jobs that only put."""
+        missing = self.store.numbers.live - self.store.numbers.next
+        if self._self_timed or self.spec.ops == ("put",) or missing <= 0:
+            return
+        begun = time.perf_counter()
+        yield from self._run(Turn(None, missing), [Tally() for _ in self.tallies], "put")
+        self.engine.flush()
+        self.fill_s = time.perf_counter() - begun
+
+    def ramp(self) -> Iterator[Turn]:
+        """Run for a while without counting."""
+        if self.spec.ramp_time:
+            yield from self._run(Turn(self.spec.ramp_time, None), [Tally() for _ in self.tallies])
+
+    def run(self, seconds: float | None, blocks: int | None) -> Iterator[Turn]:
+        """A turn that counts, for so long or for so many blocks. Yields ten times a second while it lasts."""
+        before, own, begun = cpu_time(self.engine.processes()), time.thread_time(), time.perf_counter()
+        yield from self._run(Turn(seconds, blocks), self.tallies)
+        self.ran_s += time.perf_counter() - begun
+        used = cpu_time(self.engine.processes()) - before
+        if self.engine.processes():
+            self.cpu = CpuTime(self.cpu.usr + used.usr - (time.thread_time() - own), self.cpu.sys + used.sys)
+
+    def finish(self) -> Tally:
+        """Flush, verify what can be verified only now, and add everything up."""
+        begun = time.perf_counter()
+        self.engine.flush()
+        self.flush_s = time.perf_counter() - begun
+        if isinstance(self.engine, SelfTimedEngine):
+            self.engine.check()
+        elif "put" in self.spec.ops and self.spec.verify != "none":
+            self._read_back()
+        self.facts = self.engine.facts()
+        total = together(self.tallies)
+        if self.engine.processes():
+            self.cpu = CpuTime(max(self.cpu.usr - total.overhead_cpu_s, 0.0), max(self.cpu.sys, 0.0))
+        return total
+
+    def _run(self, turn: Turn, tallies: list[Tally], op: Op | None = None) -> Iterator[Turn]:
+        if self._self_timed:
+            threads = [threading.Thread(target=self._measure, args=(turn, tallies[0]))]
+        else:
+            threads = [
+                threading.Thread(target=self._work, args=(turn, worker, tally, op))
+                for worker, tally in enumerate(tallies)
+            ]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_TICK_S)
+                    yield turn
+        finally:
+            turn.stopped.set()
+            for thread in threads:
+                thread.join()
+        if turn.failure is not None:
+            raise turn.failure
+
+    def _measure(self, turn: Turn, tally: Tally) -> None:
+        engine, op = self.engine, self.spec.ops[0]
+        assert isinstance(engine, SelfTimedEngine)
+        try:
+            done = engine.measure(op, turn.seconds, turn.blocks)
+        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+            turn.fail(error)
+            return
+        side = tally.write if op == "put" else tally.read
+        side.measured(done.blocks, done.bytes, done.latency_ns, tally.seconds, done.seconds)
+        tally.seconds += done.seconds
+        turn.taken = done.blocks
+        turn.moved(done.bytes)
+        self.cpu = CpuTime(self.cpu.usr + done.usr_s, self.cpu.sys + done.sys_s)
+
+    def _work(self, turn: Turn, worker: int, tally: Tally, op: Op | None) -> None:
+        begun = time.thread_time()
+        lane = _Lane(self, turn, worker, tally)
+        try:
+            while count := turn.take(self.spec.iodepth):
+                lane.batch(op or self._next_op(worker), count)
+                lane.keep_to_rate()
+        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+            turn.fail(error)
+        finally:
+            tally.overhead_cpu_s += time.thread_time() - begun - lane.engine_cpu_s
+
+    def _next_op(self, worker: int) -> Op:
+        ops = self.spec.ops
+        if len(ops) == 1:
+            return ops[0]
+        return "get" if self.choices[worker].percent() < self.spec.rwmixget else "put"
+
+    def _read_back(self) -> None:
+        """Get the newest blocks that were put: all with ``verify=full``, else some."""
+        numbers, content = self.store.numbers, self.store.content
+        count = numbers.live if self.spec.verify == "full" else min(numbers.live, _READ_BACK_BLOCKS)
+        buffers, tally = self.store.buffers[0], self.tallies[0]
+        newest = range(max(numbers.next - count, 0), numbers.next)
+        for first in range(0, len(newest), self.spec.iodepth):
+            chosen = newest[first : first + self.spec.iodepth]
+            content.spoil(buffers, len(chosen))
+            hits = self.engine.batch("get", chosen, buffers) or [True] * len(chosen)
+            for row, number in enumerate(chosen):
+                if hits[row]:
+                    tally.found(content.wrong(buffers, row, number, self.work.bytes_of(number), self.spec.verify))
+                else:
+                    tally.write.misses += 1
+
+
+class _Lane:
+    """One thread of a contender, in one turn."""
+
+    def __init__(self, contender: Contender, turn: Turn, worker: int, tally: Tally) -> None:
+        self.spec, self.work, self.engine = contender.spec, contender.work, contender.engine
+        self.numbers, self.content = contender.store.numbers, contender.store.content
+        self.buffers, self.choices = contender.store.buffers[worker], contender.choices[worker]
+        self.turn, self.tally = turn, tally
+        self.engine_cpu_s = 0.0
+        self._due = time.perf_counter()
+
+    def batch(self, op: Op, count: int) -> None:
+        """One call of the engine, and what belongs before and after it."""
+        if op == "put":
+            with self.numbers.putting(count) as fresh:
+                self.content.stamp(self.buffers, fresh)
+                self._call(op, list(fresh))
+            return
+        with self.numbers.getting() as there:
+            if not there:
+                raise ConfigError("there is nothing to get: nothing was put yet")
+            chosen = self.choices.among(there, count)
+            if op == "get":
+                self.content.spoil(self.buffers, count)
+            hits = self._call(op, chosen)
+            if op == "prefetch":  # what was staged is used by one get; not timed
+                self.content.spoil(self.buffers, count)
+                hits = list(self.engine.batch("get", chosen, self.buffers) or [True] * count)
+            if op != "lookup" and self.spec.verify != "none":
+                self._verify(chosen, hits)
+
+    def keep_to_rate(self) -> None:
+        """Wait until the next batch is due; the wait belongs to the job's time."""
+        if not self.spec.rate:
+            return
+        self._due += self.last_bytes / self.spec.rate
+        waiting = self._due - time.perf_counter()
+        if waiting > 0:
+            begun = time.perf_counter()
+            self.turn.stopped.wait(waiting)
+            self.tally.seconds += time.perf_counter() - begun
+
+    def _call(self, op: Op, chosen: list[int]) -> list[bool]:
+        cpu, begun = time.thread_time(), time.perf_counter()
+        moved = self.engine.batch(op, chosen, self.buffers)
+        seconds = time.perf_counter() - begun
+        self.engine_cpu_s += time.thread_time() - cpu
+        hits = [True] * len(chosen) if moved is None else list(moved)
+        sizes = [self.work.bytes_of(number) if hit else 0 for number, hit in zip(chosen, hits, strict=True)]
+        self.last_bytes = 0 if op == "lookup" else sum(sizes)
+        side = self.tally.write if op == "put" else self.tally.read
+        side.batch(len(chosen), self.last_bytes, hits.count(False), self.tally.seconds, seconds)
+        self.tally.seconds += seconds
+        self.turn.moved(self.last_bytes)
+        return hits
+
+    def _verify(self, chosen: list[int], hits: list[bool]) -> None:
+        for row, number in enumerate(chosen):
+            if hits[row]:
+                nbytes = self.work.bytes_of(number)
+                self.tally.found(self.content.wrong(self.buffers, row, number, nbytes, self.spec.verify))

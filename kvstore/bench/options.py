@@ -1,0 +1,286 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""The options of a job, in one table: the command line, job files and docs/bench.md take theirs from it.
+
+Names and values are fio's where fio has the same thing. What differs is said in the help: sections run one after
+another, ``runtime`` is as with ``time_based``, a list in ``bs`` is one job for each size.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from kvstore.bench.engines import ENGINES
+from kvstore.bench.shapes import load_shape
+from kvstore.errors import ConfigError
+from kvstore.sizes import format_size, parse_size
+
+if TYPE_CHECKING:
+    from kvstore.bench.content import Verify
+    from kvstore.bench.engines.base import Op
+
+__all__ = ["ALIASES", "OPTIONS", "JobSpec", "Option", "job_specs", "option_table"]
+
+MIB = 1 << 20
+_RW = ("put", "get", "getput", "prefetch", "lookup")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_TRUE, _FALSE = {"1", "true", "yes", ""}, {"0", "false", "no"}
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job, checked. Its fields are the options of the table, and two more."""
+
+    name: str
+    filename: tuple[tuple[str, ...], ...]
+    engine: tuple[str, ...]
+    rw: str
+    rwmixget: int
+    bs: tuple[int, ...]
+    bssplit: tuple[tuple[int, float], ...]
+    shape: str
+    block_tokens: int
+    iodepth: int
+    numjobs: int
+    size: int
+    io_size: int
+    capacity: int
+    runtime: float
+    ramp_time: float
+    slice: float
+    rate: int
+    verify: Verify
+    random_distribution: tuple[str, float]
+    randseed: int
+    overwrite: bool
+    unlink: bool
+    engine_options: Mapping[str, str]  # those with a dot: "kvstore.verify_reads"
+    given: Mapping[str, str]  # as it was written
+
+    @property
+    def ops(self) -> tuple[Op, ...]:
+        """What its batches do."""
+        return ("get", "put") if self.rw == "getput" else (cast("Op", self.rw),)
+
+    @property
+    def block_sizes(self) -> tuple[int, ...]:
+        """That occur in it."""
+        return tuple(size for size, _ in self.bssplit)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """Of the sizes."""
+        return tuple(weight for _, weight in self.bssplit)
+
+    @property
+    def mean_bytes(self) -> float:
+        """Of a block."""
+        return sum(size * weight for size, weight in self.bssplit) / sum(self.weights)
+
+
+def _text(text: str) -> str:
+    return text
+
+
+def _paths(text: str) -> tuple[tuple[str, ...], ...]:
+    """As fio, a backslash before a colon that is part of a name."""
+    return tuple(tuple(path.replace("\\:", ":") for path in re.split(r"(?<!\\):", place)) for place in text.split(","))
+
+
+def _one_of(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ConfigError(f"allowed are {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def _engines(text: str) -> tuple[str, ...]:
+    names = tuple(ENGINES) if text == "all" else tuple(text.split(","))
+    for name in names:
+        _one_of(*ENGINES)(name)
+    return names
+
+
+def _count(low: int, high: int = 1 << 31) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or not low <= int(text) <= high:
+            raise ConfigError(f"allowed are whole numbers from {low:,} to {high:,}")
+        return int(text)
+
+    return parse
+
+
+def _size(text: str) -> int:
+    return parse_size(text)
+
+
+def _block_size(text: str) -> int:
+    size = parse_size(text)
+    if not 32 <= size < 4 << 30:
+        raise ConfigError("a block has 32 bytes or more, and less than 4 GiB")
+    return size
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_block_size(one) for one in text.split(","))
+
+
+def _split(text: str) -> tuple[tuple[int, float], ...]:
+    """fio's form: ``64k/50:1m/50``. Sizes without a percentage share what the others leave."""
+    parts = [part.partition("/") for part in text.split(":") if part]
+    try:
+        given = [float(weight) if weight else None for _, _, weight in parts]
+    except ValueError:
+        raise ConfigError("write sizes and percentages: 64k/50:1m/50") from None
+    rest = 100 - sum(weight for weight in given if weight is not None)
+    open_ones = given.count(None)
+    if rest < -1e-6 or (not open_ones and abs(rest) > 1e-6):
+        raise ConfigError("the percentages are not 100 together")
+    shares = [rest / open_ones if weight is None else weight for weight in given]
+    return tuple((_block_size(size), share) for (size, _, _), share in zip(parts, shares, strict=True))
+
+
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.lower())
+    if match is None or match[2] not in _SECONDS:
+        raise ConfigError("write seconds, or a number and us, ms, s, m, h or d")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def _flag(text: str) -> bool:
+    if text.lower() not in _TRUE | _FALSE:
+        raise ConfigError("allowed are 0 and 1")
+    return text.lower() in _TRUE
+
+
+def _verify(text: str) -> str:
+    return _one_of("none", "stamp", "full")({"0": "none", "1": "stamp"}.get(text, text))
+
+
+def _distribution(text: str) -> tuple[str, float]:
+    kind, _, theta = text.partition(":")
+    _one_of("random", "zipf")(kind)
+    try:
+        return kind, float(theta) if theta else 1.2
+    except ValueError:
+        raise ConfigError("write random, or zipf:1.2") from None
+
+
+def _shape(text: str) -> str:
+    return load_shape(text).name if text else ""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: how its text is read, what it is when nobody says, and what it does."""
+
+    name: str
+    parse: Callable[[str], Any]
+    default: str
+    help: str
+
+
+#: Every option, in the order of the manual.
+OPTIONS: dict[str, Option] = {
+    option.name: option
+    for option in (
+        Option("filename", _paths, "kvbench.img", "file or device; ':' between the devices of one pool; ',' between "
+               "the places of several engines, which otherwise get files of their own"),
+        Option("engine", _engines, "kvstore", "who is measured; several (kvstore,fio), or all, take turns"),
+        Option("rw", _one_of(*_RW), "get", "put: blocks that were not there; get: random ones, after the store was "
+               "filled; getput: both, batch by batch; prefetch: into memory; lookup: ask only"),
+        Option("rwmixget", _count(0, 100), "50", "with getput: how many batches of 100 are gets"),
+        Option("bs", _sizes, "1m", "block size; of a list (64k,1m) one job for each"),
+        Option("bssplit", _split, "", "sizes in one job, with their share: 64k/50:1m/50; instead of bs"),
+        Option("shape", _shape, "", "block size of a model, by its name in bench/shapes; instead of bs"),
+        Option("block_tokens", _count(0), "0", "with shape: tokens in a block; 0: as the shape's file says"),
+        Option("iodepth", _count(1, 4096), "1", "blocks of one call, in flight together"),
+        Option("numjobs", _count(1, 256), "1", "threads that call at once, all on one store"),
+        Option("size", _size, "1g", "bytes of different blocks: what is filled, and what gets choose from"),
+        Option("io_size", _size, "0", "bytes to move; 0: size, or with runtime no limit"),
+        Option("capacity", _size, "0", "bytes of the file, or of the device that may be used; 0: size and a quarter"),
+        Option("runtime", _seconds, "0", "how long to run, as with fio's time_based; 0: until io_size is moved"),
+        Option("ramp_time", _seconds, "0", "how long to run before anything counts"),
+        Option("slice", _seconds, "1", "with several engines: how long a turn is"),
+        Option("rate", _size, "0", "bytes a second of each thread at most; 0: as fast as it goes"),
+        Option("verify", _verify, "stamp", "of what a get brings: stamp (24 bytes in each 4 KiB), full (every byte), "
+               "none"),
+        Option("random_distribution", _distribution, "random", "of gets: random (all alike) or zipf:THETA"),
+        Option("randseed", _count(1, (1 << 32) - 1), "1", "of choices and contents"),
+        Option("overwrite", _flag, "0", "1: what is at filename may be overwritten"),
+        Option("unlink", _flag, "1", "0: keep files that this run made"),
+    )
+}  # fmt: skip
+#: Other names of the same, all of them fio's.
+ALIASES = {
+    "ioengine": "engine",
+    "blocksize": "bs",
+    "rwmixread": "rwmixget",
+    "readwrite": "rw",
+}
+#: fio's, which change nothing here, with the only values that are what happens anyway.
+_GRANTED = {"direct": _TRUE, "time_based": _TRUE, "stonewall": _TRUE, "thread": _TRUE, "group_reporting": _TRUE}
+
+
+def job_specs(sections: Sequence[tuple[str, Mapping[str, str]]]) -> list[JobSpec]:
+    """The jobs of sections, each a name and what was written in it; a section with a list in ``bs`` is several.
+
+    Raises
+    ------
+    ConfigError : an option that there is not, a value that is not allowed; the message names both and the section.
+    """
+    return [spec for name, given in sections for spec in _specs(name, given)]
+
+
+def _specs(name: str, given: Mapping[str, str]) -> list[JobSpec]:
+    texts: dict[str, str] = {}
+    engine_options: dict[str, str] = {}
+    for written, text in given.items():
+        key = ALIASES.get(written, written)
+        if "." in key:
+            _one_of(*ENGINES)(key.partition(".")[0])
+            engine_options[key] = text
+        elif key in OPTIONS:
+            texts[key] = text
+        elif key not in _GRANTED:
+            raise ConfigError(f"job {name}: there is no option {written}; see `kvstore bench --help`")
+        elif text.lower() not in _GRANTED[key]:
+            raise ConfigError(f"job {name}: {written} is {text!r}: kvbench always works as with {written}=1")
+    if len({"bs", "bssplit", "shape"} & texts.keys()) > 1:
+        raise ConfigError(f"job {name}: bs, bssplit and shape all say how large blocks are; give one of them")
+    values: dict[str, Any] = {}
+    for option in OPTIONS.values():
+        text = texts.get(option.name, option.default)
+        try:
+            values[option.name] = () if option.name == "bssplit" and not text else option.parse(text)
+        except ConfigError as error:
+            raise ConfigError(f"job {name}: {option.name} is {text!r}: {error}") from None
+    spec = JobSpec(name=name, engine_options=engine_options, given=dict(given), **values)
+    if spec.shape:
+        spec = replace(spec, bs=(load_shape(spec.shape).block_bytes(spec.block_tokens or None),))
+    _check(spec)
+    if spec.bssplit:
+        return [replace(spec, bs=spec.block_sizes)]
+    several = len(spec.bs) > 1
+    return [
+        replace(spec, name=f"{name}-{format_size(size)}" if several else name, bs=(size,), bssplit=((size, 100.0),))
+        for size in spec.bs
+    ]
+
+
+def _check(spec: JobSpec) -> None:
+    if len(spec.filename) not in (1, len(spec.engine)):
+        raise ConfigError(f"job {spec.name}: {len(spec.filename)} places for {len(spec.engine)} engines")
+    if spec.slice <= 0:
+        raise ConfigError(f"job {spec.name}: slice is 0: a turn must take some time")
+
+
+def option_table() -> str:
+    """The table as Markdown: what is in docs/bench.md."""
+    rows = [f"| `{one.name}` | {f'`{one.default}`' if one.default else ''} | {one.help} |" for one in OPTIONS.values()]
+    return "\n".join(["| option | default | what |", "|---|---|---|", *rows])

@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Content that is computed from the block's number: whatever an engine gets wrong must be noticed, at the least cost.
+
+Method: buffers are stamped as the runner does it, and one thing is changed.
+"""
+
+from __future__ import annotations
+
+import pytest
+from bench_support import MemoryEngine
+
+from kvstore.bench.content import Buffers, Content, Verify
+from kvstore.bench.engines import ENGINES, make_engine
+from kvstore.bench.engines.base import Work
+
+NBYTES = 3 * 4096 + 100  # whole pages and a part of one
+
+
+@pytest.fixture
+def content() -> Content:
+    return Content(NBYTES, seed=7)
+
+
+@pytest.fixture
+def buffers(content: Content) -> Buffers:
+    made = Buffers(2, content.row_bytes)
+    content.fill(made)
+    content.stamp(made, [5, 6])
+    return made
+
+
+@pytest.mark.parametrize("verify", ["stamp", "full"])
+def test_a_block_is_right_under_its_own_number_only(content: Content, buffers: Buffers, verify: Verify) -> None:
+    assert content.wrong(buffers, 0, 5, NBYTES, verify) is None
+    assert content.wrong(buffers, 1, 6, NBYTES, verify) is None
+    assert "block 6, page 0" in (content.wrong(buffers, 0, 6, NBYTES, verify) or "")
+
+
+@pytest.mark.parametrize("verify", ["stamp", "full"])
+def test_a_get_that_moved_nothing_is_noticed(content: Content, buffers: Buffers, verify: Verify) -> None:
+    content.spoil(buffers, 1)
+    assert content.wrong(buffers, 0, 5, NBYTES, verify)
+
+
+@pytest.mark.parametrize("page", [0, 1, 2, 3])
+def test_a_page_of_another_block_is_noticed(content: Content, buffers: Buffers, page: int) -> None:
+    at = slice(page * 4096, min((page + 1) * 4096, NBYTES))
+    buffers.rows[0, at] = buffers.rows[1, at]
+    assert f"page {page}" in (content.wrong(buffers, 0, 5, NBYTES, "stamp") or "")
+
+
+@pytest.mark.parametrize("at", [24, 4095, 3 * 4096 + 99])
+def test_a_byte_between_stamps_is_noticed_by_full_only(content: Content, buffers: Buffers, at: int) -> None:
+    buffers.rows[0, at] ^= 1
+    assert content.wrong(buffers, 0, 5, NBYTES, "stamp") is None
+    assert f"byte {at} " in (content.wrong(buffers, 0, 5, NBYTES, "full") or "")
+
+
+def test_another_runs_block_is_noticed(buffers: Buffers) -> None:
+    assert Content(NBYTES, seed=8).wrong(buffers, 0, 5, NBYTES, "stamp")
+
+
+def test_bytes_beyond_the_block_do_not_matter(content: Content, buffers: Buffers) -> None:
+    buffers.rows[0, NBYTES:] = 0
+    assert content.wrong(buffers, 0, 5, NBYTES, "full") is None
+
+
+def test_sizes_are_drawn_by_their_weights_and_stay_with_their_numbers() -> None:
+    work = Work(("x",), (4096, 8192), population=1, size_bytes=1, weights=(1.0, 3.0))
+    sizes = [work.bytes_of(number) for number in range(1000)]
+    assert sizes.count(8192) == pytest.approx(750, abs=20)
+    assert sizes == [work.bytes_of(number) for number in range(1000)]
+
+
+def test_every_engine_can_be_made_and_says_whether_it_can_run() -> None:
+    for name in ENGINES:
+        engine = make_engine(name)
+        assert engine.name == name
+        why_not = engine.why_not()
+        assert why_not is None or len(why_not) > 10
+    assert MemoryEngine().why_not() is None

@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Options and job files: fio's words, and a message that says what is wrong where."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from bench_support import bench
+
+from kvstore.bench.jobfile import parse_job_text, read_job_file, sections_of_command_line
+from kvstore.bench.options import OPTIONS, JobSpec, job_specs
+from kvstore.cli import main
+from kvstore.errors import ConfigError
+
+_ = bench  # its module skips where the extra is not installed
+
+
+def spec(**options: str) -> JobSpec:
+    (made,) = job_specs([("job", options)])
+    return made
+
+
+def test_the_table_has_every_field_of_a_job() -> None:
+    fields = {field.name for field in dataclasses.fields(JobSpec)}
+    assert fields == set(OPTIONS) | {"name", "engine_options", "given"}
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "value"),
+    [
+        ("bs", "64k", (65536,)),
+        ("size", "1.5g", 3 << 29),
+        ("runtime", "500ms", 0.5),
+        ("ramp_time", "2m", 120.0),
+        ("rate", "100MB", 100_000_000),
+        ("verify", "0", "none"),
+        ("random_distribution", "zipf:0.9", ("zipf", 0.9)),
+        ("filename", "/dev/a:/dev/b", (("/dev/a", "/dev/b"),)),
+        ("filename", r"/dev/pci-0000\:01", (("/dev/pci-0000:01",),)),
+        ("bssplit", "64k/25:1m", ((65536, 25.0), (1 << 20, 75.0))),
+        ("unlink", "0", False),
+    ],
+)
+def test_values_are_read_as_fio_reads_them(option: str, text: str, value: object) -> None:
+    assert getattr(spec(**{option: text}), option) == value
+
+
+def test_fios_names_mean_the_same() -> None:
+    made = spec(ioengine="preadv", blocksize="4k", readwrite="put", rwmixread="70", direct="1", time_based="1")
+    assert (made.engine, made.bs, made.rw, made.rwmixget) == (("preadv",), (4096,), "put", 70)
+
+
+def test_a_list_of_sizes_is_a_job_for_each() -> None:
+    made = job_specs([("a", {"bs": "64k,1m"})])
+    assert [(one.name, one.block_sizes) for one in made] == [("a-64KiB", (65536,)), ("a-1MiB", (1 << 20,))]
+
+
+def test_a_shape_gives_the_block_size() -> None:
+    assert spec(shape="Llama-3-70B-TP8").block_sizes == (40_960 * 256,)
+    assert spec(shape="deepseek-v3", block_tokens="64").block_sizes == (70_272 * 64,)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rw": "read"}, "job job: rw is 'read': allowed are put, get"),
+        ({"iodepht": "1"}, "there is no option iodepht"),
+        ({"iodepth": "0"}, "iodepth is '0': allowed are whole numbers from 1"),
+        ({"bssplit": "64k/50:1m/60"}, "the percentages are not 100"),
+        ({"bs": "1m", "shape": "llama-3-8b"}, "give one of them"),
+        ({"engine": "nobody"}, "engine is 'nobody': allowed are kvstore"),
+        ({"runtime": "soon"}, "write seconds"),
+        ({"direct": "0"}, "always works as with direct=1"),
+        ({"filename": "a,b", "engine": "kvstore"}, "2 places for 1 engines"),
+    ],
+)
+def test_what_is_wrong_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        spec(**options)
+
+
+def test_global_counts_for_the_sections_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLACE", "/dev/x")
+    text = """
+    ; a comment
+    [global]
+    filename=${PLACE}   # and another
+    bs=64k
+    [a]
+    rw=put
+    [global]
+    bs=1m
+    [a]
+    overwrite
+    """
+    first, second = parse_job_text(text)
+    assert first == ("a", {"filename": "/dev/x", "bs": "64k", "rw": "put"})
+    assert second == ("a", {"filename": "/dev/x", "bs": "1m", "overwrite": "1"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bs=1m", "jobs:1: 'bs=1m' is before the first"),
+        ("[a]\n64k", "jobs:2: '64k' is no option"),
+        ("[a]\nfilename=${NOT_THERE_AT_ALL}", "jobs:2: the environment has no NOT_THERE_AT_ALL"),
+        ("[global]\nbs=1m", "nothing to run"),
+    ],
+)
+def test_a_line_that_is_none_is_named(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_job_text(text, "jobs")
+
+
+def test_a_job_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.fio cannot be read"):
+        read_job_file("nowhere.fio")
+
+
+def test_options_before_the_first_name_count_for_all() -> None:
+    made = sections_of_command_line([("bs", "64k"), ("name", "a"), ("rw", "put"), ("name", "b"), ("rw", "get")])
+    assert made == [("a", {"bs": "64k", "rw": "put"}), ("b", {"bs": "64k", "rw": "get"})]
+
+
+def test_parse_only_says_the_jobs_and_runs_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--parse-only", "--bs=64k,1m", "--name=a", "--rw=put", "--iodepth", "4"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "a-64KiB: rw=put bs=65536 engine=kvstore iodepth=4",
+        "a-1MiB: rw=put bs=1048576 engine=kvstore iodepth=4",
+    ]
+
+
+def test_a_wrong_option_is_refused_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--rw=put", "--verify=maybe"]) == 2
+    assert "verify is 'maybe'" in capsys.readouterr().err

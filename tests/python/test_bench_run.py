@@ -1,0 +1,228 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""``kvstore bench`` on a small file: what each option does, and that nothing wrong counts as right.
+
+Method: the command is run in this process and its JSON looked at; where an engine must misbehave, or tell what it was
+asked, one that is a dict takes kvstore's name.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from bench_support import MemoryEngine, bench, one_job
+
+import kvstore
+from kvstore.bench import engines
+from kvstore.bench.content import Buffers
+from kvstore.bench.engines.base import Op
+from kvstore.cli import main
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> MemoryEngine:
+    """The engine that the next job measures, under kvstore's name."""
+    return use(MemoryEngine(), monkeypatch)
+
+
+def use(engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch) -> MemoryEngine:
+    monkeypatch.setattr("kvstore.bench.contender.make_engine", lambda name: engine)
+    return engine
+
+
+def asked(engine: MemoryEngine, op: Op) -> list[int]:
+    return [number for what, numbers in engine.asked if what == op for number in numbers]
+
+
+@pytest.mark.parametrize("engine", ["kvstore", "preadv"])
+@pytest.mark.parametrize("iodepth", [1, 4])
+def test_gets_bring_what_was_put(tmp_path: Path, engine: str, iodepth: int) -> None:
+    job = one_job(tmp_path, "--rw=get", f"--engine={engine}", f"--iodepth={iodepth}", "--verify=full")
+    assert (job["error"], job["read"]["total_ios"], job["read"]["io_bytes"]) == (0, 32, 2 << 20)
+    own = job["kvbench"]
+    assert (own["verified"], own["wrong"], own["misses"]) == (32, 0, 0)
+
+
+@pytest.mark.parametrize("engine", ["kvstore", "preadv"])
+def test_puts_are_read_back(tmp_path: Path, engine: str) -> None:
+    job = one_job(tmp_path, "--rw=put", f"--engine={engine}", "--iodepth=4")
+    assert (job["write"]["total_ios"], job["read"]["total_ios"]) == (32, 0)
+    assert (job["kvbench"]["verified"], job["kvbench"]["wrong"]) == (32, 0)
+
+
+def test_sizes_in_one_job_keep_their_share(tmp_path: Path) -> None:
+    job = one_job(tmp_path, "--rw=get", "--bssplit=4k/50:10000/50", "--size=1m", "--iodepth=8", "--verify=full")
+    mean = job["read"]["io_bytes"] / job["read"]["total_ios"]
+    assert job["kvbench"]["verified"] == job["read"]["total_ios"]
+    assert mean == pytest.approx((4096 + 10000) / 2, rel=0.1)
+
+
+def test_a_shape_gives_its_blocks(tmp_path: Path) -> None:
+    job = one_job(tmp_path, "--rw=put", "--shape=deepseek-v3", "--block_tokens=1", "--size=1m")
+    assert job["kvbench"]["block_sizes"] == [70_272]
+
+
+def test_prefetch_and_lookup_are_reads(tmp_path: Path) -> None:
+    prefetch, lookup = bench(tmp_path, "--iodepth=4", "--name=a", "--rw=prefetch", "--name=b", "--rw=lookup")["jobs"]
+    assert (prefetch["read"]["io_bytes"], prefetch["kvbench"]["verified"]) == (2 << 20, 32)
+    assert (lookup["read"]["total_ios"], lookup["read"]["io_bytes"]) == (32, 0)
+
+
+def test_a_mix_puts_and_gets(tmp_path: Path) -> None:
+    job = one_job(tmp_path, "--rw=getput", "--rwmixget=75", "--io_size=16m", "--iodepth=2", "--numjobs=2")
+    gets, puts = job["read"]["total_ios"], job["write"]["total_ios"]
+    assert gets + puts == 256
+    assert gets == pytest.approx(192, abs=40)
+    assert (job["error"], job["kvbench"]["misses"]) == (0, 0)
+
+
+def test_io_size_ends_a_job_and_numjobs_share_it(tmp_path: Path, memory: MemoryEngine) -> None:
+    job = one_job(tmp_path, "--rw=get", "--io_size=1m", "--numjobs=3", "--iodepth=2")
+    assert job["read"]["total_ios"] == len(asked(memory, "get")) == 16
+    assert job["job options"]["numjobs"] == "3"
+
+
+def test_runtime_ends_a_job_and_the_ramp_does_not_count(tmp_path: Path, memory: MemoryEngine) -> None:
+    job = one_job(tmp_path, "--rw=get", "--runtime=50ms", "--ramp_time=50ms")
+    assert 0 < job["read"]["runtime"] <= 100
+    assert 0 < job["read"]["total_ios"] < len(asked(memory, "get"))
+
+
+def test_iodepth_is_the_blocks_of_a_call(tmp_path: Path, memory: MemoryEngine) -> None:
+    one_job(tmp_path, "--rw=put", "--iodepth=5", "--verify=none")
+    assert [len(numbers) for _, numbers in memory.asked] == [5, 5, 5, 5, 5, 5, 2]
+
+
+def test_a_rate_is_kept_and_its_waits_count(tmp_path: Path, memory: MemoryEngine) -> None:
+    job = one_job(tmp_path, "--rw=put", "--rate=20m")
+    assert job["write"]["bw_bytes"] <= 21 << 20
+
+
+def test_zipf_prefers_few_blocks_and_a_seed_repeats_them(tmp_path: Path, memory: MemoryEngine) -> None:
+    arguments = ["--rw=get", "--io_size=64m", "--iodepth=8", "--randseed=3"]
+    one_job(tmp_path, *arguments, "--random_distribution=zipf:1.2")
+    first, memory.asked = asked(memory, "get"), []
+    one_job(tmp_path, *arguments, "--random_distribution=zipf:1.2")
+    assert asked(memory, "get") == first
+    most = max(first.count(number) for number in set(first))
+    memory.asked = []
+    one_job(tmp_path, *arguments)
+    even = asked(memory, "get")
+    assert set(even) == set(range(32))
+    assert most > 3 * max(even.count(number) for number in set(even))
+
+
+class Forgetful(MemoryEngine):
+    """Says that it moved every get, and moves none."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        return super().batch(op, numbers, buffers) if op == "put" else None
+
+
+class Confused(MemoryEngine):
+    """Brings the block beside the one that is asked for."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        return super().batch(op, [number ^ 1 for number in numbers] if op == "get" else numbers, buffers)
+
+
+@pytest.mark.parametrize("wrong", [Forgetful, Confused])
+def test_wrong_bytes_are_told_and_end_with_status_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: type[MemoryEngine]
+) -> None:
+    use(wrong(), monkeypatch)
+    job = one_job(tmp_path, "--rw=get", status=1)
+    assert (job["error"], job["kvbench"]["wrong"], len(job["kvbench"]["wrong_blocks"])) == (errno.EILSEQ, 32, 10)
+
+
+class Leaky(MemoryEngine):
+    """Every other get is a miss."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        super().batch(op, numbers, buffers)
+        return [number % 2 == 0 for number in numbers] if op == "get" else None
+
+
+def test_misses_are_counted_and_their_bytes_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = use(Leaky(), monkeypatch)
+    job = one_job(tmp_path, "--rw=get", "--iodepth=4")
+    hits = sum(number % 2 == 0 for number in asked(engine, "get"))
+    assert (job["error"], job["kvbench"]["misses"], job["read"]["io_bytes"]) == (0, 32 - hits, hits << 16)
+
+
+class Broken(MemoryEngine):
+    """Fails at its third get."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        super().batch(op, numbers, buffers)
+        if op == "get" and len(asked(self, "get")) == 3:
+            raise OSError(errno.EIO, "no more")
+        return None
+
+
+def test_an_engine_that_fails_is_a_result_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(Broken(), monkeypatch)
+    failed, fine = bench(tmp_path, "--name=a", "--rw=get", "--name=b", "--rw=put", status=1)["jobs"]
+    assert failed["error"] == errno.EIO
+    assert failed["kvbench"]["failed"] == "OSError: [Errno 5] no more"
+    assert fine["error"] == 0
+
+
+def test_an_engine_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryEngine, "why_not", lambda self: "memory is missing: buy some")
+    use(MemoryEngine(), monkeypatch)
+    job = one_job(tmp_path, "--rw=get")
+    assert job["kvbench"]["why_not"] == "memory is missing: buy some"
+    assert "it has no prefetch" in one_job(tmp_path, "--rw=prefetch")["kvbench"]["why_not"]
+
+
+def test_engines_take_turns_on_places_of_their_own(tmp_path: Path) -> None:
+    jobs = bench(tmp_path, "--engine=kvstore,preadv", "--rw=get", "--runtime=60ms", "--slice=20ms")["jobs"]
+    assert [(job["jobname"], job["error"]) for job in jobs] == [("job-kvstore", 0), ("job-preadv", 0)]
+    assert len({job["job options"]["filename"] for job in jobs}) == 2
+
+
+def test_jobs_that_need_the_same_store_share_it(tmp_path: Path, memory: MemoryEngine) -> None:
+    bench(tmp_path, "--name=a", "--rw=put", "--name=b", "--rw=get")
+    assert len(asked(memory, "put")) == 32
+
+
+@pytest.mark.parametrize("engine", ["kvstore", "preadv"])
+def test_a_file_with_data_is_refused_and_left_alone(
+    tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine"
+    path.write_bytes(b"important")
+    assert main(["bench", "--filename", str(path), "--rw=put", f"--engine={engine}"]) == 2
+    assert "overwrite=1 lets it" in capsys.readouterr().err
+    assert path.read_bytes() == b"important"
+
+
+def test_overwrite_lets_it_and_the_file_stays(tmp_path: Path) -> None:
+    kvstore.format(tmp_path / "bench.img", size="512MiB")
+    assert one_job(tmp_path, "--rw=put", "--overwrite=1")["error"] == 0
+    assert (tmp_path / "bench.img").exists()
+
+
+@pytest.mark.parametrize(("unlink", "left"), [("0", True), ("1", False)])
+def test_files_that_it_made_go_unless_they_are_to_stay(tmp_path: Path, unlink: str, left: bool) -> None:
+    one_job(tmp_path, "--rw=put", f"--unlink={unlink}")
+    assert (tmp_path / "bench.img").exists() == left
+
+
+def test_engine_options_reach_the_engine(tmp_path: Path) -> None:
+    job = one_job(tmp_path, "--rw=put", "--engine_option=kvstore.region_bytes=16m")
+    stats = job["kvbench"]["facts"]["stats"]
+    assert stats["capacity_bytes"] == stats["regions"] * (16 << 20)
+
+
+def test_an_engine_option_that_there_is_not_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--rw=put", "--engine_option=kvstore.colour=red"]) == 2
+    assert "engine kvstore has no option colour" in capsys.readouterr().err
+
+
+def test_every_engine_is_in_the_registry_once() -> None:
+    assert len(set(engines.ENGINES.values())) == len(engines.ENGINES)
