@@ -65,7 +65,12 @@ SharedPool::SharedPool(const StoreOptions& options, Setup setup, Clock& clock, R
       clock_(clock),
       agent_(agent_options(options, setup_.first_ever), agent_setup(options, setup_), *this, clock, random) {}
 
-SharedPool::~SharedPool() { stop(0); }
+SharedPool::~SharedPool() {
+  stop(0);
+  // An opening that failed after it had joined: else it would hold up every reuse for a lease, and be judged like one
+  // that was killed.
+  (void)leave(catalog_ == nullptr || !catalog_->any_write_unknown());
+}
 
 // ---- opening ---------------------------------------------------------------------------------------------------
 
@@ -363,8 +368,12 @@ bool SharedPool::holds_nothing(const RegionKey& region) {
   return followers_[region.device]->settled(number) && catalog_->state_of(number) == RegionState::kFree;
 }
 
-std::vector<RegionKey> SharedPool::take_sealed() { return keys_of(catalog_->take_sealed()); }
+std::vector<RegionKey> SharedPool::take_sealed() {
+  return catalog_ == nullptr ? std::vector<RegionKey>() : keys_of(catalog_->take_sealed());
+}
+
 std::vector<RegionKey> SharedPool::take_released() {
+  if (catalog_ == nullptr) return {};
   std::vector<RegionKey> released = keys_of(catalog_->take_released());
   if (!leaving_) return released;
   for (const auto& [region, spent] : std::exchange(ungranted_, {})) released.push_back(region);
@@ -373,6 +382,7 @@ std::vector<RegionKey> SharedPool::take_released() {
 
 std::vector<std::pair<RegionKey, Generation>> SharedPool::take_conflicts() {
   std::vector<std::pair<RegionKey, Generation>> conflicts;
+  if (catalog_ == nullptr) return conflicts;
   for (const auto& [number, generation] : catalog_->take_conflicts())
     conflicts.emplace_back(key_of(number), generation);
   return conflicts;
@@ -380,6 +390,7 @@ std::vector<std::pair<RegionKey, Generation>> SharedPool::take_conflicts() {
 
 std::vector<std::pair<RegionKey, DeadSlots>> SharedPool::take_deletes() {
   std::vector<std::pair<RegionKey, DeadSlots>> deletes;
+  if (catalog_ == nullptr) return deletes;
   deletes_told_.clear();
   for (Catalog::DeletedSlots& one : catalog_->take_deleted()) {
     deletes.push_back({key_of(one.region), {one.generation, std::move(one.slots)}});

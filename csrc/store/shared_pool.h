@@ -50,7 +50,8 @@ class SharedPool final : public cluster::StoreSide {
   // Any thread: deletes are in the engine.
   Status flush(uint64_t timeout_ns);
   bool turn();
-  // Ends the threads; then, the keepers having sealed, gives everything back. `all_ended`: no write is on its way.
+  // Ends the threads; then, the keepers having sealed, gives everything back. `all_ended`: no write is on its way. The
+  // destructor does both where nobody did.
   void stop(uint64_t until_ns);
   Status leave(bool all_ended);
   std::vector<std::pair<std::string, double>> numbers() const;

@@ -217,6 +217,32 @@ TEST_F(Sharing, AfterACleanCloseNothingIsOwned) {
   for (int number = 0; number < 10; ++number) EXPECT_EQ(openers.get(2, number).status, ItemStatus::kHit) << number;
 }
 
+// What an opener that never was would hold up: reuse for a lease, and the judgement of its epoch.
+TEST_F(Sharing, AnOpeningThatFailsAfterItJoinedLeavesAgain) {
+  open_all(1);
+  const auto openers_known = [&] {
+    int known = 0;
+    for (const auto& item : openers.cluster().range("kvstore/").items) {
+      const bool of_opener = item.key.find("/live/") != std::string::npos ||
+                             item.key.find("/read/") != std::string::npos ||
+                             item.key.find("/opener/") != std::string::npos;
+      known += of_opener ? 1 : 0;
+    }
+    return known;
+  };
+  ASSERT_EQ(openers_known(), 3);
+  openers.disk().add_rule({.fault = device::SimFault::kStuck,
+                           .op = device::IoOp::kRead,
+                           .first_byte = format::kMetadataOffset,
+                           .last_byte = openers.geometry().data_offset,
+                           .times = UINT64_MAX});
+  ASSERT_FALSE(openers.open(1).ok());
+  EXPECT_EQ(openers_known(), 3);
+  openers.disk().clear_rules();
+  openers.disk().release_stuck();
+  EXPECT_TRUE(openers.open(1).ok());
+}
+
 TEST_F(Sharing, AFullPoolGoesOnAndEverybodyLetsGoOfWhatIsReused) {
   open_all(3);
   for (int number = 0; number < 400; ++number) {
