@@ -70,21 +70,23 @@ void Catalog::fill_grant_locked(Item& item, const IndexEntry& entry, Verify veri
 
 void Catalog::begin_reads(std::span<Item> items, Verify verify) {
   for (const Item& item : items) index_.prefetch(item.fingerprint);
-  std::lock_guard lock(mutex_);
-  take_broken_locked();
-  const bool usable_now = refusal_.ok();
   bool any_missed = false;
-  for (size_t i = items.size(); i-- > 0;) {
-    Item& item = items[i];
-    if (item.phase == ItemPhase::kFinished) continue;
-    IndexEntry* entry = usable_now ? find_readable_locked(item.fingerprint) : nullptr;
-    if (entry == nullptr) {
-      item.phase = ItemPhase::kFinished;
-      any_missed = true;
-      continue;
+  {
+    std::lock_guard lock(mutex_);
+    take_broken_locked();
+    const bool usable_now = refusal_.ok();
+    for (size_t i = items.size(); i-- > 0;) {
+      Item& item = items[i];
+      if (item.phase == ItemPhase::kFinished) continue;
+      IndexEntry* entry = usable_now ? find_readable_locked(item.fingerprint) : nullptr;
+      if (entry == nullptr) {
+        item.phase = ItemPhase::kFinished;
+        any_missed = true;
+        continue;
+      }
+      fill_grant_locked(item, *entry, verify);
+      regions_[entry->region].last_use_tick = tick();
     }
-    fill_grant_locked(item, *entry, verify);
-    regions_[entry->region].last_use_tick = tick();
   }
   if (any_missed && missed) missed();
 }
@@ -203,32 +205,36 @@ void Catalog::release_pin_locked(std::unordered_map<Fingerprint, Pin, Fingerprin
 void Catalog::lookup(std::span<const Key> keys, bool pin, std::span<int64_t> payload_bytes) {
   for (const Key& key : keys) index_.prefetch(key.fingerprint);
   bool any_missed = false;
-  std::lock_guard lock(mutex_);
-  // Pins from the head on, so that what pins_max refuses is the tail; touches from the tail, so that the head is
-  // younger.
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const IndexEntry* entry = refusal_.ok() ? find_readable_locked(keys[i].fingerprint) : nullptr;
-    const bool held = entry != nullptr && (!pin || pin_key_locked(keys[i].fingerprint, *entry));
-    payload_bytes[i] = held ? static_cast<int64_t>(entry->payload_bytes) : -1;
-    any_missed = any_missed || entry == nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    // Pins from the head on, so that what pins_max refuses is the tail; touches from the tail, so that the head is
+    // younger.
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const IndexEntry* entry = refusal_.ok() ? find_readable_locked(keys[i].fingerprint) : nullptr;
+      const bool held = entry != nullptr && (!pin || pin_key_locked(keys[i].fingerprint, *entry));
+      payload_bytes[i] = held ? static_cast<int64_t>(entry->payload_bytes) : -1;
+      any_missed = any_missed || entry == nullptr;
+    }
+    for (size_t i = keys.size(); i-- > 0;) {
+      if (payload_bytes[i] >= 0) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
+    }
   }
   if (any_missed && missed) missed();
-  for (size_t i = keys.size(); i-- > 0;) {
-    if (payload_bytes[i] >= 0) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
-  }
 }
 
 uint64_t Catalog::match_prefix(std::span<const Key> keys, bool pin) {
   for (const Key& key : keys) index_.prefetch(key.fingerprint);
-  std::lock_guard lock(mutex_);
-  if (!refusal_.ok()) return 0;
   uint64_t length = 0;
-  for (; length < keys.size(); ++length) {
-    const IndexEntry* entry = find_readable_locked(keys[length].fingerprint);
-    if (entry == nullptr || (pin && !pin_key_locked(keys[length].fingerprint, *entry))) break;
+  {
+    std::lock_guard lock(mutex_);
+    if (!refusal_.ok()) return 0;
+    for (; length < keys.size(); ++length) {
+      const IndexEntry* entry = find_readable_locked(keys[length].fingerprint);
+      if (entry == nullptr || (pin && !pin_key_locked(keys[length].fingerprint, *entry))) break;
+    }
+    for (uint64_t i = length; i-- > 0;) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
   }
   if (length < keys.size() && missed) missed();
-  for (uint64_t i = length; i-- > 0;) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
   return length;
 }
 

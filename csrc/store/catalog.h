@@ -149,7 +149,7 @@ class Catalog {
 
   // ---- shared mode (catalog_sharing.cpp); any thread ----
   bool shared() const { return options_.shared.on(); }
-  // A lookup did not find a key: the others may have put it a moment ago.
+  // A lookup did not find a key: the others may have put it a moment ago. Called without the mutex: it takes others.
   std::function<void()> missed;
   // Another epoch from now on: the opener joined anew (S6).
   void set_epoch(uint64_t epoch) { epoch_.store(epoch); }

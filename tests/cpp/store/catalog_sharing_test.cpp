@@ -78,6 +78,23 @@ TEST_F(SharedCatalog, WhatTheEngineSaysLastOfALifeCounts) {
   EXPECT_EQ(catalog_->learn(0, life, {&found, 1}), 1u);
 }
 
+// Who is told of a miss takes mutexes of its own, under which the catalog is called elsewhere.
+TEST_F(SharedCatalog, AMissIsToldWithoutTheMutex) {
+  int told = 0;
+  catalog_->missed = [&] {
+    ++told;
+    (void)catalog_->state_of(0);  // would hang
+  };
+  const Catalog::Key key{{1, 2}};
+  int64_t bytes = 0;
+  catalog_->lookup({&key, 1}, false, {&bytes, 1});
+  EXPECT_EQ(catalog_->match_prefix({&key, 1}, false), 0u);
+  Item item;
+  item.fingerprint = key.fingerprint;
+  catalog_->begin_reads({&item, 1}, Verify::kAlways);
+  EXPECT_EQ(told, 3);
+}
+
 // The agent loses the region while the keeper waits for its headers.
 TEST_F(SharedCatalog, S1_ARegionThatIsLostWhileItIsBeingOpenedIsNeverWritten) {
   const std::optional<OpenPlan> plan = begin_opening(0, Generation{5});
