@@ -139,6 +139,8 @@ class Contender:
         missing = sorted(set(self.spec.ops) - self.engine.operations)
         if missing:
             return f"it has no {missing[0]}"
+        if len(self.work.paths) > 1 and not self.engine.many_paths:
+            return "it uses one device, not several"
         if self._self_timed and (len(self.spec.ops) > 1 or self.spec.rate):
             return "it makes its own requests, and cannot mix gets with puts or keep to a rate"
         unknown = sorted(set(self.work.options) - set(self.engine.option_help))
@@ -186,7 +188,7 @@ class Contender:
         self.engine.flush()
         self.flush_s = time.perf_counter() - begun
         if isinstance(self.engine, SelfTimedEngine):
-            self.engine.check()
+            self.tallies[0].verified += self.engine.check()
         elif "put" in self.spec.ops and self.spec.verify != "none":
             self._read_back()
         self.facts = self.engine.facts()

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CpuTime", "cpu_time"]
+__all__ = ["CpuTime", "cpu_of_children", "cpu_time"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PPID, _UTIME, _STIME, _CUTIME, _CSTIME = 1, 11, 12, 13, 14  # after the command's name in /proc/PID/stat
@@ -24,6 +24,12 @@ class CpuTime(NamedTuple):
 
     def __sub__(self, other: CpuTime) -> CpuTime:
         return CpuTime(self.usr - other.usr, self.sys - other.sys)
+
+
+def cpu_of_children() -> CpuTime:
+    """Of this process's children that have ended and been waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return CpuTime(used.ru_utime, used.ru_stime)
 
 
 def cpu_time(pids: Iterable[int]) -> CpuTime:

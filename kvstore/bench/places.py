@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from pathlib import Path
 import kvstore
 from kvstore.errors import ForeignDataError
 
-__all__ = ["device_bytes", "file_on_disk", "grow", "loop_on_memory", "refuse_data", "usable_bytes"]
+__all__ = ["device_bytes", "file_on_disk", "grow", "loop_on_memory", "refuse_data", "remove", "usable_bytes"]
 
 
 def device_bytes(path: Path | str) -> int:
-    """Size of a file or of a block device; 0 when it is not there."""
+    """Size of a file or of a block device, and of what is in a folder; 0 when it is not there."""
+    if Path(path).is_dir():
+        return sum(file.stat().st_size for file in Path(path).rglob("*") if file.is_file())
     try:
         with open(path, "rb", buffering=0) as opened:
             return opened.seek(0, os.SEEK_END)
@@ -48,7 +51,7 @@ def run(*command: str) -> str:
 
 
 def refuse_data(path: Path | str) -> None:
-    """Raise when somebody's data is there: a file that is not empty, a device that is not blank.
+    """Raise when somebody's data is there: a file or folder that is not empty, a device that is not blank.
 
     Raises
     ------
@@ -59,10 +62,20 @@ def refuse_data(path: Path | str) -> None:
         return
     if Path(path).is_block_device():
         found = kvstore.plan_format(path, force=True)[0]["found"]
+    elif Path(path).is_dir():
+        found = "files" if any(Path(path).iterdir()) else ""
     else:
         found = f"a file of {device_bytes(path):,} bytes" if device_bytes(path) else ""
     if found:
         raise ForeignDataError(f"{path} holds {found}: a benchmark would overwrite it; overwrite=1 lets it")
+
+
+def remove(path: Path | str) -> None:
+    """A file or folder that an engine made; nothing when there is none."""
+    if Path(path).is_dir():
+        shutil.rmtree(path)
+    else:
+        Path(path).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from kvstore.bench.engines.base import Work
 from kvstore.bench.live import Live
 from kvstore.bench.machine import device_facts
 from kvstore.bench.options import JobSpec
-from kvstore.bench.places import refuse_data
+from kvstore.bench.places import refuse_data, remove
 from kvstore.bench.tally import Tally
 
 __all__ = ["JobResult", "run_jobs"]
@@ -93,7 +93,7 @@ class _Run:
             for contender in contenders(spec):
                 for path in contender.work.paths:
                     if not Path(path).exists() and spec.unlink:
-                        self._cleanup.callback(Path(path).unlink, missing_ok=True)
+                        self._cleanup.callback(remove, path)
 
     def job(self, spec: JobSpec) -> None:
         """Fill, ramp, turns, verification."""

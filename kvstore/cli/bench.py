@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvstore.cli.exits import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK
+from kvstore.cli.exits import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED
 from kvstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ def run(options: argparse.Namespace) -> int:
         print(text)
     if interrupted:
         return EXIT_INTERRUPTED
-    return EXIT_BAD if any(result.failed or result.tally.wrong_count for result in results) else EXIT_OK
+    if any(result.failed or result.tally.wrong_count for result in results):
+        return EXIT_BAD
+    return EXIT_OK if any(result.ok for result in results) else EXIT_REFUSED
 
 
 def _sections(options: argparse.Namespace) -> list[Section]:

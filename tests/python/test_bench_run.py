@@ -174,9 +174,17 @@ def test_an_engine_that_fails_is_a_result_that_says_so(tmp_path: Path, monkeypat
 def test_an_engine_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryEngine, "why_not", lambda self: "memory is missing: buy some")
     use(MemoryEngine(), monkeypatch)
-    job = one_job(tmp_path, "--rw=get")
+    job = one_job(tmp_path, "--rw=get", status=2)
     assert job["kvbench"]["why_not"] == "memory is missing: buy some"
-    assert "it has no prefetch" in one_job(tmp_path, "--rw=prefetch")["kvbench"]["why_not"]
+    assert "it has no prefetch" in one_job(tmp_path, "--rw=prefetch", status=2)["kvbench"]["why_not"]
+
+
+def test_a_pool_of_several_devices_is_for_engines_that_have_that(tmp_path: Path) -> None:
+    places = f"{tmp_path}/a:{tmp_path}/b"
+    ours, theirs = bench(tmp_path, "--rw=get", "--engine=kvstore,preadv", f"--filename={places}")["jobs"]
+    assert (ours["error"], ours["read"]["total_ios"]) == (0, 32)
+    assert theirs["kvbench"]["why_not"] == "it uses one device, not several"
+    assert list(tmp_path.glob("[ab]*")) == []
 
 
 def test_engines_take_turns_on_places_of_their_own(tmp_path: Path) -> None:

@@ -86,6 +86,8 @@ class Engine(ABC):
 
     name: ClassVar[str] = "?"
     operations: ClassVar[frozenset[Op]] = frozenset({"get", "put"})
+    #: Whether it can spread blocks over several devices; others get one path.
+    many_paths: ClassVar[bool] = False
     #: Its own options, name to what it does; the user writes ``<engine>.<option>``.
     option_help: ClassVar[Mapping[str, str]] = {}
     work: Work
@@ -152,8 +154,13 @@ class SelfTimedEngine(Engine):
         """Do ``op`` for so long or for so many blocks, whichever ends first; ``work.numjobs`` at once."""
 
     @abstractmethod
-    def check(self) -> None:
-        """Verify what its gets have read, as ``work.verify`` says; an exception when it is wrong. Not timed."""
+    def check(self) -> int:
+        """Verify what its gets have read, as ``work.verify`` says. Not timed.
+
+        Returns
+        -------
+        how many blocks are right; an exception when one is wrong.
+        """
 
     def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
         raise TypeError(f"{self.name} makes its own requests")

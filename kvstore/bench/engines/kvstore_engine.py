@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, cast
 import kvstore
 from kvstore.bench.content import PAGE_BYTES, Buffers
 from kvstore.bench.engines.base import Engine, Op, Work
+from kvstore.bench.machine import fill_level
 from kvstore.bench.places import device_bytes
 
 __all__ = ["KvStoreEngine"]
@@ -21,6 +22,7 @@ class KvStoreEngine(Engine):
 
     name = "kvstore"
     operations = frozenset({"get", "put", "prefetch", "lookup"})
+    many_paths = True
     option_help: ClassVar[Mapping[str, str]] = {
         "verify_reads": "always, first_read or off (I5)",
         "device_kind": "auto, uring or threads",
@@ -103,6 +105,8 @@ class KvStoreEngine(Engine):
         )
         return {
             "version": kvstore.__version__,
+            "path": ", ".join(f"{device['kind']} on {device['path']}" for device in self.pool.devices()),
+            "fill_level": fill_level(stats),
             "write_amplification": (payload + metadata) / put if put else None,
             "stats": stats,
         }

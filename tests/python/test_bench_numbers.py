@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which blocks are put and got: a get must never be sent for a block that is not there, or is just being overwritten.
+
+Method: the steps of several threads are taken by one, in every order that matters; where one must wait, a thread does.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kvstore.bench.numbers import Choices, Numbers
+
+
+def test_gets_choose_among_the_newest_that_are_there() -> None:
+    numbers = Numbers(live=4, slack=2)
+    with numbers.getting() as there:
+        assert list(there) == []
+    with numbers.putting(6):
+        pass
+    with numbers.getting() as there:
+        assert list(there) == [2, 3, 4, 5]
+
+
+def test_a_block_that_is_being_put_is_not_there_and_none_behind_it_is() -> None:
+    numbers = Numbers(live=4, slack=4)
+    with numbers.putting(4):
+        pass
+    with numbers.putting(2) as first:
+        with numbers.putting(1):
+            pass
+        with numbers.getting() as there:
+            assert there == range(first.start)
+    with numbers.getting() as there:
+        assert list(there) == [3, 4, 5, 6]
+
+
+def test_a_put_waits_where_it_would_overtake_a_get() -> None:
+    numbers = Numbers(live=4, slack=2)
+    with numbers.putting(4):
+        pass
+    done = threading.Event()
+
+    def put() -> None:
+        with numbers.putting(1):
+            done.set()
+
+    with numbers.getting() as there:
+        assert there.start == 0
+        with numbers.putting(2):  # within the slack
+            pass
+        thread = threading.Thread(target=put)  # an engine that keeps 6 blocks would overwrite block 0
+        thread.start()
+        assert not done.wait(0.05)
+    thread.join(10)
+    assert done.is_set()
+
+
+def test_numbers_of_a_put_that_failed_are_not_given_again() -> None:
+    numbers = Numbers(live=4, slack=2)
+    with pytest.raises(OSError, match="no"), numbers.putting(2):
+        raise OSError("no")
+    with numbers.putting(1) as fresh:
+        assert fresh.start == 2
+
+
+@pytest.mark.parametrize("kind", ["random", "zipf"])
+def test_choices_stay_among_what_is_there(kind: str) -> None:
+    choices = Choices(100, (kind, 1.0), seed=1, worker=0)
+    assert set(choices.among(range(50, 150), 5000)) <= set(range(50, 150))
+    assert set(choices.among(range(7, 10), 100)) == {7, 8, 9}  # the store is not filled yet
+
+
+def test_threads_choose_differently_but_like_the_same_blocks() -> None:
+    def drawn(worker: int) -> list[int]:
+        return Choices(1000, ("zipf", 1.2), seed=1, worker=worker).among(range(1000), 5000)
+
+    first, second = drawn(0), drawn(1)
+    assert first != second
+    assert max(set(first), key=first.count) == max(set(second), key=second.count)
+    assert drawn(0) == first
