@@ -131,8 +131,11 @@ class Contender:
         self.tallies = [Tally() for _ in range(spec.numjobs)]
         self.cpu = CpuTime(0.0, 0.0)
         self.facts: dict[str, Any] = {}
+        self.turns: list[dict[str, float]] = []  # of those that count: seconds, and bytes read and written
         self.fill_s = self.flush_s = self.ran_s = 0.0
         self._self_timed = isinstance(self.engine, SelfTimedEngine)
+        # A program with a clock of its own counts all its threads in the first tally.
+        self._clocks = 1 if self._self_timed else spec.numjobs
 
     def why_not(self) -> str | None:
         """Why it cannot do this job here."""
@@ -176,11 +179,23 @@ class Contender:
     def run(self, seconds: float | None, blocks: int | None) -> Iterator[Turn]:
         """A turn that counts, for so long or for so many blocks. Yields ten times a second while it lasts."""
         before, own, begun = cpu_time(self.engine.processes()), time.thread_time(), time.perf_counter()
-        yield from self._run(Turn(seconds, blocks), self.tallies)
-        self.ran_s += time.perf_counter() - begun
+        earlier = self._sums()
+        try:
+            yield from self._run(Turn(seconds, blocks), self.tallies)
+        finally:
+            self.ran_s += time.perf_counter() - begun
+            self.turns.append({name: now - earlier[name] for name, now in self._sums().items()})
         used = cpu_time(self.engine.processes()) - before
         if self.engine.processes():
             self.cpu = CpuTime(self.cpu.usr + used.usr - (time.thread_time() - own), self.cpu.sys + used.sys)
+
+    def _sums(self) -> dict[str, float]:
+        """Of all threads until now."""
+        return {
+            "seconds": sum(tally.seconds for tally in self.tallies) / self._clocks,
+            "read_bytes": sum(tally.read.bytes for tally in self.tallies),
+            "write_bytes": sum(tally.write.bytes for tally in self.tallies),
+        }
 
     def finish(self) -> Tally:
         """Flush, verify what can be verified only now, and add everything up."""
@@ -192,7 +207,7 @@ class Contender:
         elif "put" in self.spec.ops and self.spec.verify != "none":
             self._read_back()
         self.facts = self.engine.facts()
-        total = together(self.tallies)
+        total = together(self.tallies[: self._clocks])
         if self.engine.processes():
             self.cpu = CpuTime(max(self.cpu.usr - total.overhead_cpu_s, 0.0), max(self.cpu.sys, 0.0))
         return total

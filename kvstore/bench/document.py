@@ -14,6 +14,7 @@ are one entry, as with ``group_reporting``. "job options" tells rw in fio's word
     jobs[].kvbench.cpu_s_per_gb            of the engine alone; usr_cpu and sys_cpu are the same time
     jobs[].kvbench.write_amplification     bytes to the device for each byte put, where the engine knows
     jobs[].kvbench.series                  interval_s, and bytes a second of each interval, read and write
+    jobs[].kvbench.turns                   seconds, read_bytes and write_bytes of each turn
     jobs[].kvbench.facts                   what the engine says about itself: version, path taken, its statistics
 """
 
@@ -127,6 +128,7 @@ def _own(result: JobResult) -> dict[str, Any]:
             "read_bytes_per_s": _series(tally.read, tally.seconds),
             "write_bytes_per_s": _series(tally.write, tally.seconds),
         },
+        "turns": result.turns,
         "facts": result.facts,
     }
 

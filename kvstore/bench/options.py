@@ -190,7 +190,8 @@ OPTIONS: dict[str, Option] = {
     option.name: option
     for option in (
         Option("filename", _paths, "kvbench.img", "file or device; ':' between the devices of one pool; ',' between "
-               "the places of several engines, which otherwise get files of their own"),
+               "the places of several engines, which otherwise get files of their own; ram: a loop device over memory, "
+               "as root"),
         Option("engine", _engines, "kvstore", "who is measured; several (kvstore,fio), or all, take turns"),
         Option("rw", _one_of(*_RW), "get", "put: blocks that were not there; get: random ones, after the store was "
                "filled; getput: both, batch by batch; prefetch: into memory; lookup: ask only"),

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kvstore
-from kvstore.errors import ForeignDataError
+from kvstore.errors import ConfigError, ForeignDataError
 
 __all__ = ["device_bytes", "file_on_disk", "grow", "loop_on_memory", "refuse_data", "remove", "usable_bytes"]
 
@@ -80,10 +80,18 @@ def remove(path: Path | str) -> None:
 
 @contextlib.contextmanager
 def loop_on_memory(size_bytes: int) -> Iterator[str]:
-    """A loop device with direct I/O over a tmpfs file: the cost of software, with almost no device. Needs root."""
+    """A loop device with direct I/O over a tmpfs file: the cost of software, with almost no device. Needs root.
+
+    Raises
+    ------
+    ConfigError : it cannot be made.
+    """
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="kvstore-bench-") as image:
         image.truncate(size_bytes)
-        device = run("losetup", "-f", "--show", "--direct-io=on", image.name).strip()
+        try:
+            device = run("losetup", "-f", "--show", "--direct-io=on", image.name).strip()
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise ConfigError(f"no loop device over memory, which needs root and losetup: {error}") from error
         try:
             # Touched once: the first write to a tmpfs page pays for its allocation, and must not be charged to
             # whoever happens to run first.

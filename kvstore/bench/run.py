@@ -10,20 +10,23 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvstore.bench.contender import Contender, Store
+from kvstore.bench.contender import Contender, Store, work_of
 from kvstore.bench.cpu import CpuTime
 from kvstore.bench.engines.base import Work
 from kvstore.bench.live import Live
 from kvstore.bench.machine import device_facts
 from kvstore.bench.options import JobSpec
-from kvstore.bench.places import refuse_data, remove
+from kvstore.bench.places import loop_on_memory, refuse_data, remove
 from kvstore.bench.tally import Tally
 
 __all__ = ["JobResult", "run_jobs"]
+
+_RAM = (("ram",),)
+_DD_BYTES = 4 << 20  # what loop_on_memory writes at once
 
 
 @dataclass
@@ -37,6 +40,7 @@ class JobResult:
     tally: Tally = field(default_factory=Tally)
     cpu: CpuTime = field(default_factory=lambda: CpuTime(0.0, 0.0))
     facts: dict[str, Any] = field(default_factory=dict)
+    turns: list[dict[str, float]] = field(default_factory=list)
     devices: list[dict[str, Any]] = field(default_factory=list)
     why_not: str = ""  # why it could not run
     failed: str = ""  # what went wrong while it did
@@ -55,6 +59,7 @@ def run_jobs(specs: Sequence[JobSpec], live: Live) -> tuple[list[JobResult], boo
     KvStoreError : before anything was written: there is somebody's data, or an option that an engine does not have.
     """
     with _Run(live) as run:
+        specs = run.places_in_memory(specs)
         run.look_at_places(specs)
         try:
             for spec in specs:
@@ -80,6 +85,24 @@ class _Run:
         for paths in list(self._stores):
             self._close(paths)
         self._cleanup.close()
+
+    def places_in_memory(self, specs: Sequence[JobSpec]) -> list[JobSpec]:
+        """The same with a loop device over memory for each engine of those whose filename is \"ram\"."""
+        sizes: dict[str, int] = {}
+        for spec in specs:
+            if spec.filename == _RAM:
+                for engine in spec.engine:
+                    sizes[engine] = max(sizes.get(engine, 0), work_of(spec, engine, ()).size_bytes)
+        places = {
+            engine: self._cleanup.enter_context(loop_on_memory(-(-nbytes // _DD_BYTES) * _DD_BYTES))
+            for engine, nbytes in sizes.items()
+        }
+        return [
+            replace(spec, filename=tuple((places[engine],) for engine in spec.engine), overwrite=True)
+            if spec.filename == _RAM
+            else spec
+            for spec in specs
+        ]
 
     def look_at_places(self, specs: Sequence[JobSpec]) -> None:
         """Of all jobs, so that the last one's mistake is told before the first one's hour."""
@@ -128,7 +151,6 @@ class _Run:
         left = list(running)
         while left:
             for contender, result in list(left):
-                done_s = sum(tally.seconds for tally in contender.tallies) / spec.numjobs
                 done = sum(tally.read.blocks + tally.write.blocks for tally in contender.tallies)
                 seconds = max(spec.runtime - contender.ran_s, 0.0) if spec.runtime else None
                 rest = None if blocks is None else blocks - done
@@ -141,14 +163,14 @@ class _Run:
                 with _told_in(result):
                     for turn in contender.run(turn_s, rest):
                         self.live.show(f"{spec.name}: {contender.name} {spec.rw}", turn, before, share)
-                    if sum(tally.seconds for tally in contender.tallies) / spec.numjobs == done_s:
+                    if not contender.turns[-1]["seconds"]:
                         raise RuntimeError("a whole turn moved nothing")
 
     def _finish(self, contender: Contender, result: JobResult) -> None:
         with _told_in(result):
             if not result.failed:
                 result.tally = contender.finish()
-            result.cpu = contender.cpu
+            result.cpu, result.turns = contender.cpu, contender.turns
             result.facts = contender.facts | {"fill_s": contender.fill_s, "flush_s": contender.flush_s}
         if result.failed:
             self._close(contender.work.paths)

@@ -9,6 +9,9 @@ asked, one that is a dict takes kvstore's name.
 from __future__ import annotations
 
 import errno
+import os
+import shutil
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -234,3 +237,38 @@ def test_an_engine_option_that_there_is_not_is_refused(tmp_path: Path, capsys: p
 
 def test_every_engine_is_in_the_registry_once() -> None:
     assert len(set(engines.ENGINES.values())) == len(engines.ENGINES)
+
+
+def test_a_turn_tells_what_it_moved(tmp_path: Path, memory: MemoryEngine) -> None:
+    job = one_job(tmp_path, "--rw=put", "--numjobs=2", "--iodepth=2")
+    (turn,) = job["kvbench"]["turns"]
+    assert (turn["read_bytes"], turn["write_bytes"]) == (0, 2 << 20)
+    assert turn["seconds"] == pytest.approx(job["kvbench"]["seconds"])
+
+
+class Interrupted(MemoryEngine):
+    """The user has seen enough at the eighth get."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        super().batch(op, numbers, buffers)
+        if op == "get" and len(asked(self, "get")) == 8:
+            signal.raise_signal(signal.SIGINT)
+        return None
+
+
+def test_an_interrupt_ends_with_what_was_measured_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = use(Interrupted(), monkeypatch)
+    (job,) = bench(tmp_path, "--name=a", "--rw=get", "--runtime=60", "--name=b", "--rw=put", status=130)["jobs"]
+    assert 8 <= job["read"]["total_ios"] <= len(asked(engine, "get"))
+    assert job["kvbench"]["wrong"] == 0
+
+
+@pytest.mark.root
+def test_ram_is_a_loop_device_for_each_engine(tmp_path: Path) -> None:
+    if os.geteuid() or shutil.which("losetup") is None:
+        pytest.skip("needs root and a loop device")
+    jobs = bench(tmp_path, "--filename=ram", "--engine=kvstore,preadv", "--rw=get", "--capacity=256m")["jobs"]
+    names = {job["job options"]["filename"] for job in jobs}
+    assert [job["error"] for job in jobs] == [0, 0]
+    assert len(names) == 2
+    assert all(name.startswith("/dev/loop") for name in names)
