@@ -341,7 +341,7 @@ class _Lane:
         return hits
 
     def _verify(self, chosen: list[int], hits: list[bool]) -> None:
-        for row, number in enumerate(chosen):
-            if hits[row]:
-                nbytes = self.work.bytes_of(number)
-                self.tally.found(self.content.wrong(self.buffers, row, number, nbytes, self.spec.verify))
+        sizes = [self.work.bytes_of(number) for number in chosen]
+        for hit, wrong in zip(hits, self.content.check(self.buffers, chosen, sizes, self.spec.verify), strict=True):
+            if hit:
+                self.tally.found(wrong)

@@ -44,13 +44,21 @@ class Buffers:
         self.arena = mmap.mmap(-1, count * row_bytes) if arena is None else arena
         flat = np.frombuffer(self.arena, np.uint8)
         self.rows: Bytes = flat.reshape(count, row_bytes)
+        self._views: dict[int, list[memoryview]] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def view(self, row: int, nbytes: int) -> memoryview:
         """The first ``nbytes`` of a row, writable."""
-        return self.rows[row, :nbytes].data
+        return self.views(nbytes)[row]
+
+    def views(self, nbytes: int) -> list[memoryview]:
+        """The same of every row. Made once: engines ask for it while time is taken."""
+        found = self._views.get(nbytes)
+        if found is None:
+            found = self._views[nbytes] = [row[:nbytes].data for row in self.rows]
+        return found
 
     def address(self, row: int) -> int:
         """Of a row's first byte."""
@@ -73,20 +81,32 @@ class Content:
 
     def stamp(self, buffers: Buffers, numbers: Sequence[int]) -> None:
         """Make row i the block ``numbers[i]``."""
-        for row, number in enumerate(numbers):
-            self._stamps(buffers.rows[row])[:] = self._expected(number)
+        self._stamps(buffers.rows[: len(numbers)])[:] = self._expected(numbers)
 
     def spoil(self, buffers: Buffers, count: int) -> None:
         """Make the first ``count`` rows no block at all."""
-        for row in range(count):
-            self._stamps(buffers.rows[row])[:] = _SPOILT
+        self._stamps(buffers.rows[:count])[:] = _SPOILT
+
+    def check(self, buffers: Buffers, numbers: Sequence[int], sizes: Sequence[int], verify: Verify) -> list[str | None]:
+        """What is wrong with each row i, which should be block ``numbers[i]`` of ``sizes[i]`` bytes; None: nothing."""
+        whole = all(size == self.row_bytes for size in sizes)
+        if (
+            whole
+            and verify == "stamp"
+            and (self._stamps(buffers.rows[: len(numbers)]) == self._expected(numbers)).all()
+        ):
+            return [None] * len(numbers)
+        return [
+            self.wrong(buffers, row, number, size, verify)
+            for row, (number, size) in enumerate(zip(numbers, sizes, strict=True))
+        ]
 
     def wrong(self, buffers: Buffers, row: int, number: int, nbytes: int, verify: Verify) -> str | None:
         """What is wrong with row ``row``, which should be block ``number`` of ``nbytes``; None: nothing."""
         if verify == "none":
             return None
         whole, rest = divmod(nbytes, PAGE_BYTES)
-        expected = self._expected(number)
+        expected = self._expected([number])[0]
         differs = (self._stamps(buffers.rows[row])[:whole] != expected[:whole]).any(axis=1)
         if differs.any():
             page = int(differs.argmax())
@@ -105,12 +125,14 @@ class Content:
                 return f"block {number}, page {whole}: its stamp is wrong"
         return None
 
-    def _expected(self, number: int) -> npt.NDArray[np.uint64]:
-        stamps = np.empty((len(self._pages), _STAMP_WORDS), np.uint64)
-        stamps[:, 0], stamps[:, 1], stamps[:, 2] = number, self._pages, self.seed
+    def _expected(self, numbers: Sequence[int]) -> npt.NDArray[np.uint64]:
+        """Block by block, page by page."""
+        stamps = np.empty((len(numbers), len(self._pages), _STAMP_WORDS), np.uint64)
+        stamps[:, :, 0] = np.asarray(numbers, np.uint64)[:, np.newaxis]
+        stamps[:, :, 1], stamps[:, :, 2] = self._pages, self.seed
         return stamps
 
-    def _stamps(self, row: Bytes) -> npt.NDArray[np.uint64]:
-        """The stamps of a row's pages, to read and to write."""
-        words = row.view(np.uint64).reshape(-1, PAGE_BYTES // _WORD_BYTES)
-        return words[:, :_STAMP_WORDS]
+    def _stamps(self, rows: Bytes) -> npt.NDArray[np.uint64]:
+        """The stamps of a row's pages, or of several rows', to read and to write."""
+        pages = rows.view(np.uint64).reshape(*rows.shape[:-1], -1, PAGE_BYTES // _WORD_BYTES)
+        return pages[..., :_STAMP_WORDS]

@@ -34,6 +34,7 @@ def buffers(content: Content) -> Buffers:
 def test_a_block_is_right_under_its_own_number_only(content: Content, buffers: Buffers, verify: Verify) -> None:
     assert content.wrong(buffers, 0, 5, NBYTES, verify) is None
     assert content.wrong(buffers, 1, 6, NBYTES, verify) is None
+    assert content.check(buffers, [5, 6], [NBYTES, NBYTES], verify) == [None, None]
     assert "block 6, page 0" in (content.wrong(buffers, 0, 6, NBYTES, verify) or "")
 
 
@@ -80,3 +81,15 @@ def test_every_engine_can_be_made_and_says_whether_it_can_run() -> None:
         why_not = engine.why_not()
         assert why_not is None or len(why_not) > 10
     assert MemoryEngine().why_not() is None
+
+
+@pytest.mark.parametrize("verify", ["stamp", "full"])
+def test_blocks_of_whole_pages_are_checked_together_and_told_apart(verify: Verify) -> None:
+    content = Content(2 * 4096, seed=7)
+    buffers = Buffers(3, content.row_bytes)
+    content.fill(buffers)
+    content.stamp(buffers, [1, 2, 3])
+    sizes = [content.row_bytes] * 3
+    assert content.check(buffers, [1, 2, 3], sizes, verify) == [None] * 3
+    wrong = content.check(buffers, [1, 9, 3], sizes, verify)
+    assert [found is None for found in wrong] == [True, False, True]

@@ -68,11 +68,16 @@ class KvStoreEngine(Engine):
         if op == "prefetch":
             job = self.space.prefetch(keys)
         else:
-            views = [buffers.view(row, self.work.bytes_of(number)) for row, number in enumerate(numbers)]
+            views = self._views(numbers, buffers)
             if len(keys) == 1:
                 return self._one(op, keys[0], views[0])
             job = self.space.put_many(keys, views) if op == "put" else self.space.get_many(keys, views)
         return [self._moved(op, result) for result in job.wait()]
+
+    def _views(self, numbers: Sequence[int], buffers: Buffers) -> list[memoryview]:
+        if len(self.work.block_sizes) == 1:
+            return buffers.views(self.work.block_bytes)[: len(numbers)]
+        return [buffers.view(row, self.work.bytes_of(number)) for row, number in enumerate(numbers)]
 
     def _one(self, op: Op, key: bytes, view: memoryview) -> Sequence[bool] | None:
         """A block at a time is what the calls for one block are for."""
