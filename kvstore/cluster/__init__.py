@@ -15,6 +15,7 @@ from kvstore.cluster.engine import (
     Txn,
     Watch,
     open_engine,
+    sqlite_file,
 )
 from kvstore.cluster.sqlite_path import default_sqlite_path
 
@@ -30,4 +31,5 @@ __all__ = [
     "Watch",
     "default_sqlite_path",
     "open_engine",
+    "sqlite_file",
 ]

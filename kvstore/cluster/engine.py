@@ -182,8 +182,9 @@ def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], 
 
     Parameters
     ----------
-    url : ``sqlite:/path/to/file`` for the processes of one host, ``etcd://host:port[,host:port…][?forgets_s=…]`` for
-        many hosts, ``etcds://host:port[,host:port…]?ca=…[&cert=…&key=…]`` the same by TLS, with files of certificates,
+    url : ``sqlite:/path/to/file``, an absolute path, for the processes of one host,
+        ``etcd://host:port[,host:port…][?forgets_s=…]`` for many hosts,
+        ``etcds://host:port[,host:port…]?ca=…[&cert=…&key=…]`` the same by TLS, with files of certificates,
         ``memory:name[?forgets_s=…]`` for the threads of one process (tests).
     timeout_s : longest time a call may take.
     default_path : called for the file that ``sqlite:`` alone means, such as :func:`default_sqlite_path` of a pool.
@@ -193,15 +194,14 @@ def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], 
     ConfigError : not such a url, or the client library is missing.
     EngineError : the engine cannot be reached.
     """
-    scheme, _, rest = url.partition(":")
-    if scheme == "sqlite" and (rest or default_path is not None):
+    file = sqlite_file(url, default_path)
+    if file is not None:
         try:
             from kvstore.cluster.sqlite import SqliteEngine
         except ImportError as error:
             raise ConfigError(f"engine {url!r}: this Python was built without SQLite: {error}") from error
-        if not rest and default_path is not None:
-            rest = default_path()
-        return SqliteEngine(rest, timeout_s=timeout_s)
+        return SqliteEngine(file, timeout_s=timeout_s)
+    scheme, _, rest = url.partition(":")
     place, _, query = rest.removeprefix("//").partition("?")
     if scheme in ("etcd", "etcds") and rest.startswith("//"):
         from kvstore.cluster.etcd import EtcdEngine, Tls
@@ -214,6 +214,42 @@ def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], 
 
         return MemoryEngine.shared(place, forgets_s=_forgets_s(url, _options(url, query, ("forgets_s",))))
     raise ConfigError(f"engine {url!r} is none: write sqlite:/path/to/file, etcd://host:port,host:port or memory:name")
+
+
+def sqlite_file(url: str, default_path: Callable[[], str] | None = None) -> str | None:
+    """Return the file that a ``sqlite:`` url means, and None for a url of another engine.
+
+    A path that depends on the current directory, and what SQLite itself understands in a path, would be a file of its
+    own for each opener: two engines for one pool.
+
+    Raises
+    ------
+    ConfigError : ``sqlite:`` and then anything but an absolute path.
+    """
+    scheme, colon, path = url.partition(":")
+    if scheme != "sqlite":
+        return None
+    if colon and not path and default_path is not None:
+        return default_path()
+    if not path.startswith("/") or (path.startswith("//") and not path.startswith("///")):
+        problem = "the path is not absolute"
+    elif "?" in path:
+        problem = "SQLite takes no options, and no '?' in the path"
+    elif "\0" in path or not _is_utf8(path):
+        problem = "the path is not one"
+    elif path != path.strip():
+        problem = "there are blanks around the path"
+    else:
+        return path
+    raise ConfigError(f"engine {url!r}: {problem}; write sqlite: alone, or sqlite:/var/lib/kvstore/pool.sqlite")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _options(url: str, query: str, allowed: tuple[str, ...]) -> dict[str, str]:

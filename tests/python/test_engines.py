@@ -365,7 +365,7 @@ def test_an_option_of_no_sense_is_refused(options):
 # ---- what is refused ----
 
 
-@pytest.mark.parametrize("url", ["", "redis://x", "sqlite:", "etcd:host:1", "memory:", "etcd://host"])
+@pytest.mark.parametrize("url", ["", "redis://x", "etcd:host:1", "memory:", "etcd://host"])
 def test_a_url_of_no_engine_is_refused_with_the_forms_there_are(url):
     with pytest.raises(ConfigError, match="etcd"):
         open_engine(url)
