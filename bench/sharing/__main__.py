@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -77,11 +76,10 @@ def all_do(children: list[Child], *command: Any) -> list[Any]:
 @contextlib.contextmanager
 def openers(path: str, mode: str, count: int, arguments: argparse.Namespace) -> Iterator[list[Child]]:
     """A pool formatted anew, open in so many processes."""
-    kvstore.format(path, block_bytes=arguments.block, region_bytes=arguments.region, force=True)
-    children = [
-        Child(path=path, mode=mode, name=f"opener{i}", block_bytes=arguments.block, depth=arguments.depth)
-        for i in range(count)
-    ]
+    made = kvstore.format(path, block_bytes=arguments.block, region_bytes=arguments.region, force=True)
+    engine = f"sqlite:{arguments.state}/{made[0]['pool_uuid']}.sqlite" if mode == "shared" else None
+    options = {"path": path, "mode": mode, "engine": engine, "block_bytes": arguments.block, "depth": arguments.depth}
+    children = [Child(name=f"opener{i}", **options) for i in range(count)]
     try:
         for child in children:
             child.answer()
@@ -180,10 +178,9 @@ def main() -> int:
     print(" | ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
     results: dict[str, Any] = {"machine": facts, "place": arguments.place, "block_bytes": arguments.block, "rows": []}
     with contextlib.ExitStack() as stack:
-        # The SQLite file is beside the pool's file, and that of a device in the state folder: even where
-        # the device is memory, it is flushed for real.
+        # The SQLite file is in the folder on disk: even where the device is memory, it is flushed for real.
         state = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.folder, prefix="kvstore-bench-"))
-        os.environ["KVSTORE_STATE_DIR"] = str(Path(state).resolve())
+        arguments.state = Path(state).resolve()
         where = loop_on_memory(arguments.device) if arguments.place == "ram" else None
         path = stack.enter_context(where or file_on_disk(arguments.device, state))
         for mode, count in [("owner", 1), *(("shared", int(text)) for text in arguments.openers.split(","))]:

@@ -21,8 +21,8 @@ import kvstore
 class Opener:
     """What an opener can be told; each method is a command."""
 
-    def __init__(self, path: str, mode: str, name: str, block_bytes: int, depth: int) -> None:
-        self._pool = kvstore.open(path, mode=mode, wait_s=30)
+    def __init__(self, path: str, mode: str, engine: str | None, name: str, block_bytes: int, depth: int) -> None:
+        self._pool = kvstore.open(path, mode=mode, engine=engine, wait_s=30)
         self._space = self._pool.space(engine="bench", block_bytes=block_bytes)
         self._name = name
         self._depth = depth
