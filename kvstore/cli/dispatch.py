@@ -15,14 +15,14 @@ import sys
 from collections.abc import Sequence
 
 import kvstore
-from kvstore.cli import bench, check, doctor, dump, format, info, peers, unshare
+from kvstore.cli import bench, bench_report, check, doctor, dump, format, info, peers, unshare
 from kvstore.cli.exits import EXIT_DEVICE, EXIT_INTERRUPTED, EXIT_TEXT, exit_status
 from kvstore.cli.output import print_error
 from kvstore.errors import KvStoreError
 
 __all__ = ["main"]
 
-_VERBS = (format, info, check, dump, peers, unshare, doctor, bench)
+_VERBS = (format, info, check, dump, peers, unshare, doctor, bench, bench_report)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"kvstore {kvstore.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for module in _VERBS:
-        name = module.__name__.rpartition(".")[2]
+        name = module.__name__.rpartition(".")[2].replace("_", " ")
         verb = verbs.add_parser(
             name,
             help=module.HELP,
@@ -81,7 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options = build_parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:2] == ["bench", "report"]:  # a verb of two words, since what follows `bench` are job files
+        given[:2] = ["bench report"]
+    options = build_parser().parse_args(given)
     try:
         status: int = options.run(options)
     except KvStoreError as error:

@@ -1,0 +1,195 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""kvstore bench report: every picture is there, the page has every row and needs nothing else, what is lost is told."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import struct
+from html.parser import HTMLParser
+from pathlib import Path
+
+import bench_results as made
+import pytest
+
+pytest.importorskip("matplotlib", reason="matplotlib is missing: pip install 'nvme-kvstore[bench]'")
+
+from kvstore.bench.report import write_report
+from kvstore.bench.report.charts import WIDTH_PX, styles_of
+from kvstore.bench.report.tables import markdown_tables
+from kvstore.bench.report.text import latency_text, lost_rows, size_text, verdicts
+from kvstore.bench.results import Results, load_results
+from kvstore.cli import main
+
+KINDS = ("bandwidth", "ratio", "cpu", "latency", "time")
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a report on six engines; made once, since it takes seconds."""
+    folder = tmp_path_factory.mktemp("report")
+    jobs = [one for one in made.all_jobs() if one["job options"]["rw"] == "randread"]
+    jobs.append(made.job("absent", "get", MIB, 16, 1, failed="OSError: <gone>"))
+    write_report([made.write(folder / "result.json", made.document(jobs))], folder)
+    return folder
+
+
+def results_of(folder: Path, *jobs: dict[str, object]) -> Results:
+    return load_results([made.write(folder / "r.json", made.document(jobs))])
+
+
+class Page(HTMLParser):
+    """What a page refers to, its rows, its texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.rows: list[list[str]] = []
+        self.tags: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.references += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_every_kind_of_picture_is_a_png_of_the_right_width(report: Path) -> None:
+    pictures = sorted(report.glob("*.png"))
+    assert {picture.stem.split("-")[1] for picture in pictures} == set(KINDS)
+    for picture in pictures:
+        head = picture.read_bytes()[:24]
+        assert head[:8] == b"\x89PNG\r\n\x1a\n"
+        width, height = struct.unpack(">II", head[16:])
+        assert (width, 300 < height < 2000) == (WIDTH_PX, True)
+
+
+def test_the_page_refers_to_nothing_outside_of_it(report: Path) -> None:
+    text = (report / "report.html").read_text()
+    page = Page(text)
+    pictures = list(report.glob("*.png"))
+    assert len(page.references) == len(pictures)
+    assert all(reference.startswith("data:image/png;base64,") for reference in page.references)
+    assert not page.tags & {"script", "link", "iframe"}
+    assert "url(" not in text
+    assert "@import" not in text
+
+
+def test_the_page_has_every_row(report: Path) -> None:
+    found = {tuple(row[:4]) for row in Page((report / "report.html").read_text()).rows}
+    wanted = {(size_text(s), str(d), "1", e) for s in made.SIZES for d in made.DEPTHS for e in made.ENGINES}
+    assert wanted <= found
+    assert ("1 MiB", "16", "1", "absent") in found
+
+
+def test_the_page_tells_machine_device_and_commands(report: Path) -> None:
+    text = (report / "report.html").read_text()
+    for fact in ("6.12.9", "AMD EPYC 9654", "GDC5602Q", "abc1234", "kvstore bench bench/jobs/sizes.fio --engine=all"):
+        assert fact in text
+        assert fact in (report / "tables.md").read_text()
+
+
+def test_what_was_not_measured_says_why_and_is_escaped(report: Path) -> None:
+    text = (report / "report.html").read_text()
+    assert "not measured: OSError: &lt;gone&gt;" in text
+    assert "<gone>" not in text
+
+
+def test_lost_is_marked_as_won_is(tmp_path: Path) -> None:
+    jobs = [made.job(e, "get", MIB, d, s) for d, speeds in ((1, (1, 0.5)), (16, (0.5, 1)))
+            for e, s in zip(("kvstore", "preadv"), speeds, strict=True)]  # fmt: skip
+    results = results_of(tmp_path, *jobs)
+    won, lost = (verdicts(results, row) for row in results.rows if row.ours)
+    assert [verdict.word for verdict in won] == ["won"] * 3
+    assert [verdict.word for verdict in lost] == ["lost"] * 3
+    assert lost[0].text == "lost: GB/s 0.50 × preadv"
+    assert [row.cell.iodepth for row, _ in lost_rows(results)] == [16] * 3
+    tables = markdown_tables(results)
+    assert tables.index("Lost, the worst first") < tables.index("## get at nvme1n1")
+
+
+def test_the_same_within_the_margin_is_even(tmp_path: Path) -> None:
+    results = results_of(tmp_path, made.job("kvstore", "get", MIB, 16, 0.98), made.job("fio", "get", MIB, 16, 1))
+    assert [verdict.word for verdict in verdicts(results, results.rows[0])] == ["even"]
+
+
+def test_who_brings_wrong_blocks_wins_nothing(tmp_path: Path) -> None:
+    jobs = made.job("kvstore", "get", MIB, 16, 2, wrong=1), made.job("preadv", "get", MIB, 16, 1)
+    results = results_of(tmp_path, *jobs)
+    assert verdicts(results, results.rows[0]) == []
+    assert "1 blocks WRONG" in markdown_tables(results)
+
+
+def test_engines_look_alike_in_all_pictures_and_no_two_the_same() -> None:
+    engines = ["kvstore", "fio", "kvstore verify_reads=off", "fio read", *(f"e{number}" for number in range(20))]
+    styles = styles_of(engines)
+    looks = {(style.color, style.marker, str(style.dashes)) for style in styles.values()}
+    assert len(looks) == len(engines)
+    assert styles["kvstore"].color == styles["kvstore verify_reads=off"].color
+    assert styles_of(engines[:1])["kvstore"] == styles["kvstore"]
+
+
+def test_one_row_alone_can_be_drawn(tmp_path: Path) -> None:
+    path = made.write(tmp_path / "r.json", made.document([made.job("kvstore", "put", MIB, 1, 1)]))
+    assert {file.name for file in write_report([path], tmp_path / "out")} >= {"report.html", "01-bandwidth-put.png"}
+
+
+def test_lookups_move_no_bytes_and_are_reported_all_the_same(tmp_path: Path) -> None:
+    lookup = made.job("kvstore", "lookup", MIB, 16, 1)
+    lookup["read"] |= {"bw_bytes": 0, "io_bytes": 0}
+    lookup["kvbench"]["series"] = {"interval_s": 0.5, "read_bytes_per_s": []}
+    path = made.write(tmp_path / "r.json", made.document([lookup]))
+    assert [file.name for file in write_report([path], tmp_path / "out")] == [
+        "report.html", "tables.md", "01-latency-lookup.png",
+    ]  # fmt: skip
+
+
+def test_results_of_two_machines_get_a_place_of_their_own(tmp_path: Path) -> None:
+    documents = [
+        made.document([made.job("kvstore", "get", MIB, 1, 1)], {"kernel": kernel}) for kernel in ("6.1", "6.9")
+    ]
+    paths = [made.write(tmp_path / f"{number}.json", one) for number, one in enumerate(documents)]
+    text = markdown_tables(load_results(paths))
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == [
+        "Machine, setup 1", "Machine, setup 2", "Won and lost", "get at nvme1n1, setup 1", "get at nvme1n1, setup 2",
+    ]  # fmt: skip
+
+
+def test_units_are_those_people_read() -> None:
+    assert [latency_text(us) for us in (0.5, 85.3, 12_345, 2_500_000)] == ["0.5 µs", "85.3 µs", "12.3 ms", "2.5 s"]
+    assert [size_text(size) for size in (100, 65536, 3 * MIB // 2, 1 << 30)] == ["100 B", "64 KiB", "1.5 MiB", "1 GiB"]
+
+
+def test_the_command_writes_the_folder_and_says_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = made.write(tmp_path / "fio.json", made.fio_document())
+    assert main(["bench", "report", str(path), "--out", str(tmp_path / "out"), "--json"]) == 0
+    files = json.loads(capsys.readouterr().out)["files"]
+    assert sorted(files) == sorted(str(file) for file in (tmp_path / "out").iterdir())
+
+
+def test_the_command_refuses_what_is_no_result_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.json").write_text('{"rows": []}')
+    assert main(["bench", "report", str(tmp_path / "x.json"), "--out", str(tmp_path / "out")]) == 2
+    assert "x.json is not a result of `kvstore bench" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_says_how_to_get_a_missing_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else there(name))
+    assert main(["bench", "report", "x.json", "--out", str(tmp_path)]) == 2
+    assert "pip install 'nvme-kvstore[bench]'" in capsys.readouterr().err
