@@ -53,6 +53,7 @@ class _InOrder(argparse.Action):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this verb."""
+    from kvstore.bench.engines import ENGINES
     from kvstore.bench.options import ALIASES, OPTIONS
 
     parser.add_argument("jobfiles", nargs="*", metavar="JOBFILE", help="sections of options, as fio's job files")
@@ -65,7 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     jobs.add_argument("--name", dest="job_name", action=_InOrder, help="begins a job")
     for option in OPTIONS.values():
         default = f" ({option.default})" if option.default else ""
-        text = f"{option.help}{default}".replace("%", "%%")
+        names = f": {', '.join(ENGINES)}" if option.name == "engine" else ""
+        text = f"{option.help}{names}{default}".replace("%", "%%")
         jobs.add_argument(f"--{option.name}", dest=f"job_{option.name}", action=_InOrder, metavar="X", help=text)
     for alias in ALIASES:
         jobs.add_argument(f"--{alias}", dest=f"job_{alias}", action=_InOrder, help=argparse.SUPPRESS)

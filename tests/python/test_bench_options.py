@@ -5,6 +5,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from bench_support import bench
@@ -14,6 +18,7 @@ from kvstore.bench.options import OPTIONS, JobSpec, job_specs
 from kvstore.cli import main
 from kvstore.errors import ConfigError
 
+ROOT = Path(__file__).resolve().parents[2]
 _ = bench  # its module skips where the extra is not installed
 
 
@@ -135,3 +140,10 @@ def test_parse_only_says_the_jobs_and_runs_none(capsys: pytest.CaptureFixture[st
 def test_a_wrong_option_is_refused_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--rw=put", "--verify=maybe"]) == 2
     assert "verify is 'maybe'" in capsys.readouterr().err
+
+
+def test_the_script_of_a_checkout_runs_from_anywhere(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = [ROOT / "bench/kvbench", "--parse-only", "--rw=get"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "job: rw=get bs=1048576 engine=kvstore iodepth=1\n"), done.stderr
