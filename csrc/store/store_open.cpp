@@ -40,6 +40,7 @@ constexpr uint64_t kCancelGraceNs = 100'000'000;  // for what was canceled, and 
 constexpr uint64_t kTrimFromBytes = 16 * kMiB;
 constexpr uint64_t kLeaseNsMin = 100'000'000;
 constexpr uint64_t kLeasesToJoin = 3;                 // one may be waited for by a rebuild (S7)
+constexpr uint64_t kClaimNs = 500'000'000;            // for who holds the pool to have written its claim
 constexpr uint64_t kBecomeSharedNs = 10'000'000'000;  // as much as a large pool takes to be opened and closed
 constexpr uint64_t kAloneNs = 100'000'000;            // for who looked at the pool at the same moment to go away
 
@@ -370,13 +371,31 @@ Status become_shared(const std::vector<std::string>& paths, const StoreOptions& 
   return store->close(kBecomeSharedNs);
 }
 
+// Whether an owner opened it so short a time ago that it may be making it a shared one. Whatever cannot be read: not.
+bool is_opened_just_now(const std::string& path, Clock& clock) {
+  auto device = device::open_device(path, {.kind = "threads", .read_only = true}, clock);
+  if (!device.ok()) return false;
+  device::Device* const one = device.value().get();
+  auto queue = one->make_queue({&one, 1}, {.depth = kMetadataQueueDepth, .single_issuer = false});
+  if (!queue.ok()) return false;
+  device::BlockingIo io(std::move(queue).value(), {one}, StoreOptions().io_timeout_ns);
+  const auto found = read_superblock(io, 0, one->info().size_bytes);
+  if (!found.ok()) return false;
+  const format::Superblock& superblock = found.value().superblock;
+  return !superblock.clean && clock.wall_seconds() < superblock.opened_seconds + kBecomeSharedNs / 1'000'000'000;
+}
+
 Result<std::unique_ptr<Store>> open_shared(const std::vector<std::string>& paths, const StoreOptions& options) {
+  Clock& clock = options.clock != nullptr ? *options.clock : system_clock();
+  const uint64_t until_ns = clock.monotonic_ns() + std::max(options.wait_ns, kBecomeSharedNs);
   StoreOptions shared = options;
   // Who opens the pool at the same moment may be making it a shared one, alone.
-  shared.wait_ns = std::max(options.wait_ns, kBecomeSharedNs);
+  shared.wait_ns = std::max(options.wait_ns, kClaimNs);
   Result<std::unique_ptr<Store>> store = open_paths(paths, shared);
-  Clock& clock = options.clock != nullptr ? *options.clock : system_clock();
-  const uint64_t until_ns = clock.monotonic_ns() + shared.wait_ns;
+  while (store.status().code() == Code::kBusy && clock.monotonic_ns() < until_ns &&
+         is_opened_just_now(paths[0], clock)) {
+    store = open_paths(paths, shared);
+  }
   while (store.status().code() == Code::kStale) {
     const Status changed = become_shared(paths, options);
     // Somebody else just did the same, or is about to find that the pool is not shared, as we did.

@@ -101,6 +101,25 @@ class SharingThreads : public testing::Test {
   std::atomic<uint64_t> hits_{0};
 };
 
+TEST_F(SharingThreads, AnOwnerIsWaitedForOnlyWhileItMayBeMakingThePoolASharedOne) {
+  ManualClock clock;
+  StoreOptions alone;
+  alone.threaded = false;
+  alone.clock = &clock;
+  const auto owner = Store::open({file_.path()}, alone);
+  ASSERT_TRUE(owner.ok()) << owner.status().to_string();
+  cluster::MemoryEngine engine(cluster_, clock, randoms_[0]);
+  StoreOptions shared = alone;
+  shared.shared.engine = &engine;
+  const auto waited_ns = [&] {
+    const uint64_t begun_ns = clock.monotonic_ns();
+    EXPECT_EQ(Store::open({file_.path()}, shared).status().code(), Code::kBusy);
+    return clock.monotonic_ns() - begun_ns;
+  };
+  EXPECT_GE(waited_ns(), 9'000'000'000u);  // it has just been opened
+  EXPECT_LT(waited_ns(), 1'000'000'000u);
+}
+
 TEST_F(SharingThreads, ThreeOpenersPutGetAndReclaimAndEachOpensAgain) {
   std::vector<std::thread> threads;
   for (uint32_t opener = 0; opener < kOpeners; ++opener) {
