@@ -280,7 +280,7 @@ class Pool:
         ------
         WaitTimeout : device requests are outstanding, the message names them. The pool is closed all the same, and
             their buffers are never given back, since the device may still write to them.
-        DurabilityLost, DeviceError : closed, but blocks reported stored were lost.
+        DurabilityLost, DeviceError : closed, but blocks reported stored were lost, or deletes since the last flush.
 
         Notes
         -----

@@ -498,9 +498,9 @@ Status Keeper::close(uint64_t until_ns, const std::function<void()>& pass_time) 
     seal_regions();
   }
   KVS_TRY(deletes_durable);
+  if (catalog_.shared()) return flush_device();  // nobody owns the superblock
   KVS_TRY(confirm());
   KVS_TRY(flush_device());
-  if (catalog_.shared()) return {};  // nobody owns the superblock
   setup_.superblock.clean = true;
   setup_.superblock.shared_mode = options_.becomes_shared.value_or(setup_.superblock.shared_mode);
   return update_superblock(*io_, 0, setup_.superblock, [this](uint32_t) { return still_ours(); });

@@ -554,8 +554,12 @@ Status Store::close(uint64_t timeout_ns) {
   }
   if (core.shared) {
     core.shared->stop(until_ns);
-    Status left = core.shared->leave(!core.catalog->any_write_unknown());
-    if (outcome.ok()) outcome = std::move(left);
+    // Without an answer nothing is lost but deletes: the lease ends by itself, and that this process is gone is seen.
+    const Status left = core.shared->leave(!core.catalog->any_write_unknown());
+    if (outcome.ok() && core.catalog->deletes_wait()) {
+      outcome = Status(Code::kDurabilityLost, "deletes since the last flush are not in the metadata engine: " +
+                                                  (left.ok() ? "this opener has no lease" : left.message()));
+    }
   }
   if (const uint64_t lost = core.catalog->take_lost(); lost != 0 && outcome.ok()) {
     outcome = Status(Code::kDurabilityLost, format_text("%llu blocks that were reported written were lost before their "

@@ -160,6 +160,18 @@ TEST_F(Sharing, WhatIsLostToItsOwnerAndLandedIsKeptByTheOthersUntilItsKeyIsDelet
   EXPECT_FALSE(others_see(2));
 }
 
+TEST_F(Sharing, AClosingThatTheEngineDoesNotAnswerIsAnErrorOnlyWhenDeletesAreLost) {
+  open_all(2);
+  for (const int number : {1, 2}) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  ASSERT_TRUE(openers.refresh(1).ok());
+  ASSERT_EQ(openers.erase(1, 1).status, ItemStatus::kDeleted);
+  for (const uint32_t opener : {0u, 1u}) openers.cut(opener, true);
+  openers.run(ManyOpeners::kLeaseNs);
+  const Status whole = openers.close(0);
+  EXPECT_TRUE(whole.ok()) << whole.to_string();
+  EXPECT_EQ(openers.close(1).code(), Code::kDurabilityLost);
+}
+
 TEST_F(Sharing, WhatIsDeletedElsewhereIsAMissAlsoWhereTheSealOfItsRegionFailed) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
