@@ -218,7 +218,8 @@ class Pool:
 
         Notes
         -----
-        Blocking; releases the GIL. Two device reads for each region that another opener writes.
+        Blocking; releases the GIL. Two device reads for each region that another opener writes, and its metadata for
+        each that an opener which is gone has left open.
         """
         self._core.refresh(timeout_s)
 

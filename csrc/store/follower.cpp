@@ -145,6 +145,7 @@ bool Follower::take_news() {
   }
   for (News& one : news) {
     if (!one.deleted) {
+      left_open_.erase(one.number);
       take_view(one.number, one.view);
       continue;
     }
@@ -248,6 +249,11 @@ bool Follower::turn() {
     ticket = refreshes_.last();
   }
   const bool asked = !refreshes_.is_done(ticket);
+  if (asked && std::exchange(looked_again_for_, ticket) != ticket) {
+    for (const auto& [number, view] : std::exchange(left_open_, {})) {
+      followed_[number] = {.view = view, .last_look = true, .header = {}, .cursor = {}};
+    }
+  }
   if (!asked && !may_look()) return worked;
   const bool wanted = look_wanted_.exchange(false);
   last_look_ns_ = clock_.monotonic_ns();
@@ -356,7 +362,7 @@ Status Follower::look_at_headers(std::vector<uint32_t>& numbers) {
     if (!scan.unreadable[i] && begun) {
       begin_life(numbers[i], followed, header);
     } else if (followed.view.hold == Hold::kSealed || followed.last_look) {
-      followed_.erase(numbers[i]);  // nothing there that could be read
+      leave_alone(numbers[i]);  // nothing there that could be read
     }
   }
   return {};
@@ -421,8 +427,14 @@ Status Follower::read_sealed(uint32_t number) {
                                                            .is_open = !sealed}));
   add(counters_.bytes_read_metadata, contents.bytes_read);
   learn(number, contents, contents.descriptors, header.generation);
-  followed_.erase(number);
+  leave_alone(number);
   return {};
+}
+
+void Follower::leave_alone(uint32_t number) {
+  const auto followed = followed_.find(number);
+  if (followed->second.last_look) left_open_[number] = followed->second.view;
+  followed_.erase(followed);
 }
 
 void Follower::learn(uint32_t number, const RegionContents& contents,

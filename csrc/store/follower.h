@@ -66,7 +66,7 @@ class Follower : public DeviceWorker {
   struct Followed {
     cluster::RegionView view;
     Stage stage = Stage::kHeader;
-    bool last_look = false;  // its owner has no lease any more: looked at once, then left as it is
+    bool last_look = false;  // its owner has no lease any more: looked at once, then by refresh() only
     format::RegionHeader header;
     RegionCursor cursor;
   };
@@ -93,6 +93,7 @@ class Follower : public DeviceWorker {
   void begin_life(uint32_t number, Followed& followed, const format::RegionHeader& header);
   void retire(uint32_t number, Generation below);
   void spend(uint64_t reads);
+  void leave_alone(uint32_t number);
   RegionId id_of(uint32_t number) const { return RegionId{number - first_region_}; }
 
   const StoreOptions& options_;
@@ -105,6 +106,9 @@ class Follower : public DeviceWorker {
 
   std::unique_ptr<RegionReader> reader_;
   std::map<uint32_t, Followed> followed_;
+  // What openers that are gone had open. A write of theirs may still land (S5): refresh() looks again.
+  std::map<uint32_t, cluster::RegionView> left_open_;
+  uint64_t looked_again_for_ = 0;           // the ticket of a refresh
   std::map<uint32_t, Generation> retired_;  // below which generation
   std::map<uint32_t, cluster::DeadSlots> dead_;
   uint64_t last_look_ns_ = 0;

@@ -172,6 +172,32 @@ TEST_F(Sharing, AClosingThatTheEngineDoesNotAnswerIsAnErrorOnlyWhenDeletesAreLos
   EXPECT_EQ(openers.close(1).code(), Code::kDurabilityLost);
 }
 
+TEST_F(Sharing, ARefreshFindsAlsoWhatADeadOpenersLateWriteBrought) {
+  open_all(2);
+  ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
+  const RegionId region{openers.lives().begin()->first.first};
+  for (const uint32_t copy : {0u, 1u}) {
+    openers.disk().add_rule({.fault = device::SimFault::kGhost,
+                             .op = device::IoOp::kWrite,
+                             .first_byte = openers.geometry().tail_offset(region, copy),
+                             .last_byte = openers.geometry().tail_offset(region, copy) + kPageBytes});
+  }
+  const uint64_t block = openers.geometry().descriptor_block_offset(region, 0);  // where a seal would bring it
+  openers.disk().add_rule({.fault = device::SimFault::kError,
+                           .op = device::IoOp::kWrite,
+                           .first_byte = block,
+                           .last_byte = block + kPageBytes});
+  ASSERT_EQ(openers.put(0, 2, true).status, ItemStatus::kError);
+  openers.kill(0);
+  openers.run(3 * ManyOpeners::kLeaseNs);
+  ASSERT_TRUE(openers.refresh(1).ok());
+  ASSERT_TRUE(openers.contains(1, 1));
+  ASSERT_FALSE(openers.contains(1, 2));
+  openers.disk().land_ghosts();
+  ASSERT_TRUE(openers.refresh(1).ok());
+  EXPECT_TRUE(openers.contains(1, 2));
+}
+
 TEST_F(Sharing, WhatIsDeletedElsewhereIsAMissAlsoWhereTheSealOfItsRegionFailed) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
