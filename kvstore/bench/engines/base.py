@@ -88,6 +88,8 @@ class Engine(ABC):
     operations: ClassVar[frozenset[Op]] = frozenset({"get", "put"})
     #: Whether it can spread blocks over several devices; others get one path.
     many_paths: ClassVar[bool] = False
+    #: Whether its blocks are in files of its own: with ``filename=ram`` it gets a file system there, not a device.
+    in_folder: ClassVar[bool] = False
     #: Its own options, name to what it does; the user writes ``<engine>.<option>``.
     option_help: ClassVar[Mapping[str, str]] = {}
     work: Work
