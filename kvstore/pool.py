@@ -7,18 +7,17 @@ from __future__ import annotations
 import atexit
 import json
 import logging
-import numbers
 import os
 import stat
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, SupportsIndex, TypeAlias, Union
 
 from kvstore import _core, cluster, testing
-from kvstore._arguments import flag
+from kvstore._arguments import flag, seconds
 from kvstore._core import BlockInfo, Buffer, Eviction
 from kvstore.cluster import records
 from kvstore.errors import BusyError, ConfigError, KvStoreError
@@ -41,6 +40,8 @@ _log = logging.getLogger("kvstore")
 _EXIT_TIMEOUT_S = 10.0
 _WAIT_SLICE_S = 1.0
 _LEASE_S = 10.0  # as the core's default
+# Shorter, and a slow disk or a busy host ends it; longer, and what a dead opener held would wait for hours.
+_LEASE_S_MIN, _LEASE_S_MAX = 1, 3600
 _CALLS_PER_LEASE = 5
 _ENGINE_TIMEOUT_S = 1.0  # at least: a busy host is no engine that is lost
 
@@ -289,8 +290,7 @@ class Pool:
         again does nothing, to other openings neither. Leaving a ``with`` in a forked child does nothing.
         """
         # First: what is refused has closed nothing.
-        seconds = None if timeout_s is None else _seconds(timeout_s, "timeout_s")
-        _registry.close(self, seconds)
+        _registry.close(self, None if timeout_s is None else seconds(timeout_s, "timeout_s"))
 
     def __enter__(self) -> Pool:
         return self
@@ -467,21 +467,26 @@ def _check_mode(
         return None
     if read_only:
         raise ConfigError("read_only looks on: it needs no mode='shared'")
-    if engine is None:
-        return "sqlite:"
+    return "sqlite:" if engine is None else _check_engine(engine)
+
+
+def _check_engine(engine: str | cluster.MetadataEngine) -> str | cluster.MetadataEngine:
     if not isinstance(engine, (str, cluster.MetadataEngine)):
         raise TypeError(f"engine is a {type(engine).__name__}, not a url or a MetadataEngine")
     return engine
 
 
 def _paths(paths: Paths) -> list[str]:
-    given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if isinstance(paths, (str, os.PathLike)):
+        given = [paths]
+    elif isinstance(paths, (bytes, bytearray, memoryview)) or not isinstance(paths, Iterable):
+        raise TypeError(f"paths is a {type(paths).__name__}, not a path or a list of paths")
+    else:
+        given = list(paths)
     if not given:
         raise ConfigError("no device is named: give a path or a list of paths")
-    texts = [os.fspath(path) for path in given]
+    texts = [_path(path, index) for index, path in enumerate(given)]
     for text in texts:
-        if not isinstance(text, str):
-            raise TypeError(f"a path is a {type(text).__name__}, not a str")
         if not text or "\0" in text:
             raise ConfigError(f"{text!r} is not a path")
         try:
@@ -493,13 +498,11 @@ def _paths(paths: Paths) -> list[str]:
     return texts
 
 
-def _seconds(given: object, name: str) -> float:
-    if not isinstance(given, numbers.Real):
-        raise TypeError(f"{name} is a {type(given).__name__}, not a number")
-    seconds = float(given)
-    if not seconds >= 0:
-        raise ConfigError(f"{name} is {given!r}, allowed are 0 and more")
-    return seconds
+def _path(path: str | os.PathLike[str], index: int) -> str:
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str):
+        raise TypeError(f"paths[{index}] is a {type(text).__name__}, not a str or a path")
+    return text
 
 
 def _listed(block: BlockInfo) -> BlockInfo:
@@ -545,12 +548,13 @@ def open(
     paths : a device or file, or a list of all devices of the pool in any order. Prefer /dev/disk/by-id names.
     mode : ``"owner"`` (default): one opener at a time. ``"shared"``: any number of processes and hosts put and get
         (docs/sharing.md); the first one makes an owner-mode pool a shared one, ``kvstore unshare`` undoes that.
-    engine : shared mode: ``"sqlite:"`` (default) or ``"sqlite:/path"`` for the processes of one host,
+    engine : shared mode: ``"sqlite:"`` (default) or ``"sqlite:/absolute/path"`` for the processes of one host,
         ``"etcd://host:port,host:port"`` for many hosts, or a :class:`kvstore.cluster.MetadataEngine` of the caller's,
         which then closes it after the pool.
     verify : when a read is checked: ``"always"`` (default), ``"first_read"`` (once per block and opening) or ``"off"``
         (benchmarks).
-    read_only : claim and write nothing; may look at a store that somebody else has open.
+    read_only : claim and write nothing; may look at a store that somebody else has open. It reads the devices and asks
+        no engine: what was deleted in shared mode, which only the engine knows, is a hit.
     wait_s : seconds to wait for a living holder of the device.
     device_kind : ``"uring"``, ``"threads"`` (preadv2 and pwritev2), or ``"auto"`` (default): io_uring where allowed.
     window_bytes : in flight per device; 32 MiB by default.
@@ -566,7 +570,7 @@ def open(
     heartbeat_s : how often the owner re-reads its claim (1 s).
     failures_max : failed writes until the pool is read-only (8).
     free_regions_target : regions per device that background reclaim keeps free (2).
-    lease_s : shared mode: writing stops at half of this without word from the engine (10 s).
+    lease_s : shared mode: writing stops at half of this without word from the engine (10 s; 1 to 3,600).
     orphan_quarantine_s : shared mode: when the regions of an opener that is out of sight, and not certainly gone, may
         be reused (3,600 s).
     refresh_interval_ms, refresh_reads_per_s : shared mode: how often the others' open regions are read, besides after
@@ -612,12 +616,12 @@ def open(
         "free_regions_target": free_regions_target,
         "mode": mode,
         "engine": _check_mode(mode, engine, read_only),
-        "lease_s": lease_s,
+        "lease_s": None if lease_s is None else seconds(lease_s, "lease_s", _LEASE_S_MIN, _LEASE_S_MAX),
         "orphan_quarantine_s": orphan_quarantine_s,
         "refresh_interval_ms": refresh_interval_ms,
         "refresh_reads_per_s": refresh_reads_per_s,
     }
-    return _registry.open(_paths(paths), options, 0.0 if wait_s is None else _seconds(wait_s, "wait_s"))
+    return _registry.open(_paths(paths), options, 0.0 if wait_s is None else seconds(wait_s, "wait_s"))
 
 
 def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:", engine_is_lost: bool = False) -> None:
@@ -641,9 +645,11 @@ def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:", e
     Blocking; releases the GIL. Opens the pool as its only owner, and closes it.
     """
     names = _paths(paths)
+    _check_engine(engine)
+    is_lost = flag(engine_is_lost, "engine_is_lost", default=False)
     superblocks = [_core.read_superblock(name) for name in names]
     if any(superblock["shared_mode"] for superblock in superblocks):
-        _demand_nobody_there(names, superblocks, engine, flag(engine_is_lost, "engine_is_lost", default=False))
+        _demand_nobody_there(names, superblocks, engine, is_lost)
     _core.PoolHandle.open(names, {"becomes_shared": False}).close(_EXIT_TIMEOUT_S)
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import ipaddress
 import json
 import math
 import os
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +36,7 @@ from kvstore.cluster.etcd_watch import EtcdWatch, key_value
 from kvstore.errors import ConfigError, EngineError, LeaseEnded
 
 _T = TypeVar("_T")
+_PORT_MAX = 65_535
 
 
 def _encode(text: bytes) -> str:
@@ -85,6 +88,9 @@ class EtcdEngine(MetadataEngine):
     """
 
     def __init__(self, endpoints: str, *, timeout_s: float = 5.0, forgets_s: float = 0, tls: Tls | None = None) -> None:
+        places = [_place(endpoint) for endpoint in endpoints.split(",")]
+        if tls is not None:
+            tls.check()
         try:
             import etcd3gw
             import requests
@@ -97,12 +103,10 @@ class EtcdEngine(MetadataEngine):
         self._lock = threading.Lock()
         self._requests = 0
         self._clients = []
-        places = [_place(endpoint) for endpoint in endpoints.split(",")]
         for host, port in places:
             session = requests.Session()
             session.trust_env = False
             if tls is not None:
-                tls.check()
                 session.verify = tls.ca or True
                 session.cert = (tls.cert, tls.key) if tls.cert and tls.key else None
             # etcd3gw hands on to requests what it takes for a number: here a limit to connect, and one to answer.
@@ -241,6 +245,19 @@ class EtcdEngine(MetadataEngine):
 
 def _place(endpoint: str) -> tuple[str, int]:
     host, _, port = endpoint.strip().rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"etcd endpoint {endpoint!r} is not host:port")
+    if "@" in endpoint:
+        raise ConfigError(f"etcd endpoint {endpoint!r}: user names and passwords are not supported; write host:port")
+    if not _is_host(host) or re.fullmatch(r"[0-9]+", port) is None:
+        raise ConfigError(f"etcd endpoint {endpoint!r} is not host:port, such as 10.0.0.1:2379 or [fd00::1]:2379")
+    if len(port) > len(str(_PORT_MAX)) or not 1 <= int(port) <= _PORT_MAX:
+        raise ConfigError(f"etcd endpoint {endpoint!r}: a port is from 1 to {_PORT_MAX:,}")
     return host.strip("[]"), int(port)
+
+
+def _is_host(text: str) -> bool:
+    if not text.startswith("["):
+        return re.fullmatch(r"[A-Za-z0-9._-]+", text) is not None
+    try:
+        return text.endswith("]") and bool(ipaddress.IPv6Address(text[1:-1]))
+    except ValueError:
+        return False

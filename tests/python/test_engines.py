@@ -371,6 +371,21 @@ def test_a_url_of_no_engine_is_refused_with_the_forms_there_are(url):
         open_engine(url)
 
 
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ("", "is not host:port"), (":", "is not host:port"), ("host", "is not host:port"),
+        ("host:abc", "is not host:port"), ("host:\u00b2", "is not host:port"), ("host:1/x", "is not host:port"),
+        ("host:1,", "'' is not host:port"), ("fd00::1:2379", r"such as .* \[fd00::1\]:2379"),
+        ("[h]:1", "is not host:port"), ("host:0", "a port is from 1 to 65,535"), ("host:99999", "a port is from 1 to"),
+        (f"host:{'9' * 5000}", "a port is from 1 to"), ("u:p@h:1", "user names and passwords are not supported"),
+    ],
+)  # fmt: skip
+def test_an_etcd_endpoint_that_is_none_is_refused_with_what_one_is(place, told):
+    with pytest.raises(ConfigError, match=f"etcd endpoint .*{told}"):
+        open_engine(f"etcd://{place}")
+
+
 def test_an_etcd_that_is_not_there_is_an_engine_error():
     pytest.importorskip("etcd3gw", reason="etcd3gw is not installed")
     with pytest.raises(EngineError, match="does not answer"):

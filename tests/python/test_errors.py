@@ -270,6 +270,9 @@ def test_absurd_formats(tmp_path, options, error, match):
         ({"io_timeout_s": float("nan")}, "io_timeout_s is nan"),
         ({"wait_s": -1}, "wait_s is -1"),
         ({"wait_s": float("nan")}, "wait_s is nan"),
+        ({"wait_s": -(10**400)}, "wait_s is -inf, allowed are 0 and more"),
+        ({"mode": "shared", "engine": "sqlite:\0"}, "engine 'sqlite:.x00'"),
+        ({"mode": "shared", "engine": "etcd://u:p@h:1"}, "user names and passwords are not supported"),
     ],
 )
 def test_absurd_options(pool_path, options, match):
@@ -277,6 +280,14 @@ def test_absurd_options(pool_path, options, match):
         kvstore.open(pool_path, **options)
     with pytest.raises(TypeError):
         kvstore.open(pool_path, no_such_option=1)
+
+
+@pytest.mark.parametrize("mode", ["owner", "shared"])
+@pytest.mark.parametrize("lease_s", [-1, 0, 0.999, 3600.1, 1e300, 10**400, float("inf"), float("nan")])
+def test_a_lease_time_that_cannot_work_is_refused_with_the_bounds(pool_path, mode, lease_s):
+    with pytest.raises(errors.ConfigError, match=r"^lease_s is -?[a-z0-9.e+]+, allowed are 1 to 3,600$"):
+        kvstore.open(pool_path, mode=mode, lease_s=lease_s)
+    assert not Path(f"{pool_path}.sqlite").exists()
 
 
 @pytest.mark.parametrize("option", ["staging_bytes", "prefetch_bytes", "index_blocks_max"])
@@ -297,6 +308,22 @@ def test_sizes_beyond_the_memory_of_the_machine_are_refused_by_name(pool_path, o
         ("device_kind", lambda pool, space: kvstore.plan_format("/nowhere", device_kind=b"uring")),
         ("verify", lambda pool, space: kvstore.open("/nowhere", verify=b"always")),
         ("wait_s", lambda pool, space: kvstore.open(pool.paths, wait_s="1")),
+        ("wait_s", lambda pool, space: kvstore.open(pool.paths, wait_s=True)),
+        ("lease_s", lambda pool, space: kvstore.open("/nowhere", mode="shared", lease_s="10")),
+        ("lease_s", lambda pool, space: kvstore.open("/nowhere", lease_s=True)),
+        ("engine", lambda pool, space: kvstore.open("/nowhere", mode="shared", engine=b"sqlite:")),
+        ("engine", lambda pool, space: kvstore.unshare(pool.paths, engine=None)),
+        ("engine", lambda pool, space: kvstore.unshare(pool.paths, engine=5)),
+        ("engine", lambda pool, space: kvstore.unshare(pool.paths, engine=b"sqlite:")),
+        ("engine_is_lost", lambda pool, space: kvstore.unshare(pool.paths, engine_is_lost=1)),
+        ("paths", lambda pool, space: kvstore.open(None)),
+        ("paths", lambda pool, space: kvstore.open(5)),
+        ("paths", lambda pool, space: kvstore.open(b"x")),
+        ("paths", lambda pool, space: kvstore.unshare(None)),
+        ("paths", lambda pool, space: kvstore.format(bytearray(b"x"))),
+        ("paths", lambda pool, space: kvstore.plan_format(5)),
+        (r"paths\[1\]", lambda pool, space: kvstore.open(["/nowhere", ["/nowhere"]])),
+        (r"paths\[0\]", lambda pool, space: kvstore.unshare([b"/nowhere"])),
         ("timeout_s", lambda pool, space: pool.flush("1")),
         ("timeout_s", lambda pool, space: pool.close("1")),
         ("block", lambda pool, space: pool.verify_block("1")),
