@@ -293,7 +293,7 @@ class _Lane:
         self.buffers, self.choices = contender.store.buffers[worker], contender.choices[worker]
         self.turn, self.tally = turn, tally
         self.engine_cpu_s = 0.0
-        self._due = time.perf_counter()
+        self._due = self._counted = time.perf_counter()
 
     def batch(self, op: Op, count: int) -> None:
         """One call of the engine, and what belongs before and after it."""
@@ -316,20 +316,27 @@ class _Lane:
                 self._verify(chosen, hits)
 
     def keep_to_rate(self) -> None:
-        """Wait until the next batch is due; the wait belongs to the job's time."""
+        """Wait until the next batch is due. With a rate all time counts, or more than the rate would be reported."""
         if not self.spec.rate:
             return
         self._due += self.last_bytes / self.spec.rate
         waiting = self._due - time.perf_counter()
         if waiting > 0:
-            begun = time.perf_counter()
             self.turn.stopped.wait(waiting)
-            self.tally.seconds += time.perf_counter() - begun
+        self._count_until(time.perf_counter())
+
+    def _count_until(self, now: float) -> None:
+        self.tally.seconds += now - self._counted
+        self._counted = now
 
     def _call(self, op: Op, chosen: list[int]) -> list[bool]:
         cpu, begun = time.thread_time(), time.perf_counter()
         moved = self.engine.batch(op, chosen, self.buffers)
-        seconds = time.perf_counter() - begun
+        ended = time.perf_counter()
+        seconds = ended - begun
+        if self.spec.rate:
+            self._count_until(begun)
+        self._counted = ended
         self.engine_cpu_s += time.thread_time() - cpu
         hits = [True] * len(chosen) if moved is None else list(moved)
         sizes = [self.work.bytes_of(number) if hit else 0 for number, hit in zip(chosen, hits, strict=True)]

@@ -18,7 +18,16 @@ from pathlib import Path
 import kvstore
 from kvstore.errors import ConfigError, ForeignDataError
 
-__all__ = ["device_bytes", "file_on_disk", "grow", "loop_on_memory", "refuse_data", "remove", "usable_bytes"]
+__all__ = [
+    "device_bytes",
+    "file_on_disk",
+    "folder_on_memory",
+    "grow",
+    "loop_on_memory",
+    "refuse_data",
+    "remove",
+    "usable_bytes",
+]
 
 
 def device_bytes(path: Path | str) -> int:
@@ -99,6 +108,20 @@ def loop_on_memory(size_bytes: int) -> Iterator[str]:
             yield device
         finally:
             run("losetup", "-d", device)
+
+
+@contextlib.contextmanager
+def folder_on_memory(size_bytes: int) -> Iterator[str]:
+    """A folder that does not exist yet, on ext4 on such a loop device, with room for so much. Needs root."""
+    # A file system keeps a part for itself: its journal, its inodes.
+    whole = (size_bytes * 5 // 4 + (256 << 20)) >> 22 << 22
+    with loop_on_memory(whole) as device, tempfile.TemporaryDirectory(prefix="kvstore-bench-") as mount:
+        run("mkfs.ext4", "-q", "-F", "-m", "0", device)
+        run("mount", device, mount)
+        try:
+            yield str(Path(mount) / "blocks")
+        finally:
+            run("umount", mount)
 
 
 @contextlib.contextmanager

@@ -16,11 +16,12 @@ from typing import Any
 
 from kvstore.bench.contender import Contender, Store, work_of
 from kvstore.bench.cpu import CpuTime
+from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Work
 from kvstore.bench.live import Live
 from kvstore.bench.machine import device_facts
 from kvstore.bench.options import JobSpec
-from kvstore.bench.places import loop_on_memory, refuse_data, remove
+from kvstore.bench.places import folder_on_memory, loop_on_memory, refuse_data, remove
 from kvstore.bench.tally import Tally
 
 __all__ = ["JobResult", "run_jobs"]
@@ -87,22 +88,26 @@ class _Run:
         self._cleanup.close()
 
     def places_in_memory(self, specs: Sequence[JobSpec]) -> list[JobSpec]:
-        """The same with a loop device over memory for each engine of those whose filename is \"ram\"."""
+        """The same with a place in memory for each engine that can run, of those whose filename is "ram"."""
         sizes: dict[str, int] = {}
         for spec in specs:
             if spec.filename == _RAM:
                 for engine in spec.engine:
                     sizes[engine] = max(sizes.get(engine, 0), work_of(spec, engine, ()).size_bytes)
-        places = {
-            engine: self._cleanup.enter_context(loop_on_memory(-(-nbytes // _DD_BYTES) * _DD_BYTES))
-            for engine, nbytes in sizes.items()
-        }
+        places = {engine: self._place_in_memory(engine, nbytes) for engine, nbytes in sizes.items()}
         return [
             replace(spec, filename=tuple((places[engine],) for engine in spec.engine), overwrite=True)
             if spec.filename == _RAM
             else spec
             for spec in specs
         ]
+
+    def _place_in_memory(self, engine: str, nbytes: int) -> str:
+        made = make_engine(engine)
+        if made.why_not() is not None:
+            return "ram"  # nobody will look for it
+        make = folder_on_memory if made.in_folder else loop_on_memory
+        return self._cleanup.enter_context(make(-(-nbytes // _DD_BYTES) * _DD_BYTES))
 
     def look_at_places(self, specs: Sequence[JobSpec]) -> None:
         """Of all jobs, so that the last one's mistake is told before the first one's hour."""

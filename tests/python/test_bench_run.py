@@ -22,6 +22,7 @@ import kvstore
 from kvstore.bench import engines
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Op
+from kvstore.bench.places import folder_on_memory
 from kvstore.cli import main
 
 
@@ -272,3 +273,14 @@ def test_ram_is_a_loop_device_for_each_engine(tmp_path: Path) -> None:
     assert [job["error"] for job in jobs] == [0, 0]
     assert len(names) == 2
     assert all(name.startswith("/dev/loop") for name in names)
+
+
+@pytest.mark.root
+def test_ram_is_a_file_system_for_engines_that_keep_files() -> None:
+    if os.geteuid() or shutil.which("losetup") is None or shutil.which("mkfs.ext4") is None:
+        pytest.skip("needs root, a loop device and mkfs.ext4")
+    with folder_on_memory(64 << 20) as folder:
+        assert not Path(folder).exists()
+        assert Path(folder).parent.is_mount()
+        assert shutil.disk_usage(Path(folder).parent).free >= 64 << 20
+    assert not Path(folder).parent.exists()
