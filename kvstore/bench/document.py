@@ -9,6 +9,7 @@ are one entry, as with ``group_reporting``. "job options" tells rw in fio's word
 
     kvbench.machine                        of the document: kernel, processor, devices, revision
     jobs[].kvbench.engine, rw, options     of a job, as they were written
+    jobs[].kvbench.place                   of engines whose devices are different and alike
     jobs[].kvbench.why_not, failed         when there are no figures
     jobs[].kvbench.verified, wrong, misses blocks
     jobs[].kvbench.cpu_s_per_gb            of the engine alone; usr_cpu and sys_cpu are the same time
@@ -106,6 +107,8 @@ def job(result: JobResult) -> dict[str, Any]:
 def _own(result: JobResult) -> dict[str, Any]:
     spec, tally = result.spec, result.tally
     own: dict[str, Any] = {"engine": result.engine, "rw": spec.rw, "options": dict(spec.given)}
+    if spec.given.get("filename") == "ram":
+        own["place"] = "memory"  # each engine has a device of its own there, and all are alike
     if result.why_not or result.failed:
         own["why_not" if result.why_not else "failed"] = result.why_not or result.failed
     cpu_s = result.cpu.usr + result.cpu.sys

@@ -300,8 +300,9 @@ class _File:
         rw = own["rw"] if own else _RW.get(options.get("rw", "read"), options.get("rw", "read"))
         setup = setups.number(self.machine, self.command or _fio_command(options))
         filename = options.get("filename", "")
-        place = setups.place(setup, [found or setups.device(setup, path) or {"place": _place_of(path)}
-                                     for path, found in self._devices(filename)])  # fmt: skip
+        devices = [found or setups.device(setup, path) or {"place": _place_of(path)}
+                   for path, found in self._devices(filename)]  # fmt: skip
+        place = setups.place(setup, [{"place": own["place"]}] if "place" in own else devices)
         if own and (failure := own.get("why_not") or own.get("failed")):
             sides = [("read" if rw != "put" else "write", rw)]
         else:

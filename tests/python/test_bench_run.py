@@ -23,6 +23,7 @@ from kvstore.bench import engines
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Op
 from kvstore.bench.places import folder_on_memory
+from kvstore.bench.results import load_results
 from kvstore.cli import main
 
 
@@ -273,6 +274,8 @@ def test_ram_is_a_loop_device_for_each_engine(tmp_path: Path) -> None:
     assert [job["error"] for job in jobs] == [0, 0]
     assert len(names) == 2
     assert all(name.startswith("/dev/loop") for name in names)
+    first, second = load_results([tmp_path / "result.json"]).rows
+    assert first.cell == second.cell  # so a report compares them
 
 
 @pytest.mark.root
