@@ -31,10 +31,10 @@ class Live:
     def __init__(self, eta: str = "auto") -> None:
         on = eta == "always" or (eta == "auto" and sys.stderr.isatty())
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f} %  {task.fields[note]}"),
-            console=Console(stderr=True),
+            TextColumn("{task.percentage:>3.0f} %  {task.fields[note]}", markup=False),
+            console=Console(stderr=True, force_terminal=True if eta == "always" else None),
             auto_refresh=False,
             transient=True,
             disable=not on,

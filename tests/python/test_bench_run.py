@@ -20,8 +20,10 @@ from bench_support import MemoryEngine, bench, one_job
 
 import kvstore
 from kvstore.bench import engines
+from kvstore.bench.contender import Turn
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Op
+from kvstore.bench.live import Live
 from kvstore.bench.places import folder_on_memory
 from kvstore.bench.results import load_results
 from kvstore.cli import main
@@ -287,3 +289,16 @@ def test_ram_is_a_file_system_for_engines_that_keep_files() -> None:
         assert Path(folder).parent.is_mount()
         assert shutil.disk_usage(Path(folder).parent).free >= 64 << 20
     assert not Path(folder).parent.exists()
+
+
+def test_the_line_tells_what_how_fast_and_how_long_still(capsys: pytest.CaptureFixture[str]) -> None:
+    turn = Turn(seconds=3600, blocks=100)
+    turn.take(50)
+    turn.moved(10**9)
+    with Live("always") as live:
+        live.show("job: kvstore get", turn)
+    line = capsys.readouterr().err
+    assert all(part in line for part in ("job: kvstore get", "50 %", "GB/s", "[eta 00m:"))
+    with Live("never") as live:
+        live.show("job: kvstore get", turn)
+    assert capsys.readouterr().err == ""
