@@ -32,8 +32,9 @@ Index::Index(uint64_t blocks_max) : blocks_max_(std::max<uint64_t>(blocks_max, 1
   uint64_t margin = 16;
   while (margin * margin < per_shard * 25) margin += margin / 4;
   shard_used_max_ = per_shard + margin;
-  // 48 bytes at load 0.75: 64 bytes a block. A shard that runs ahead of the others may reach load 0.76.
-  shard_capacity_ = std::max(ceil_div(per_shard * 4, 3), shard_used_max_ + shard_used_max_ / 4);
+  // 48 bytes at load 0.76: 63 bytes a block, 64 with what blocks_max_for() adds. A shard that runs ahead of the others
+  // may reach load 0.77.
+  shard_capacity_ = std::max(ceil_div(per_shard * 21, 16), shard_used_max_ + shard_used_max_ / 4);
   mapping_bytes_ = align_up(shard_capacity_ * kShards * sizeof(IndexEntry), kPageBytes);
   mapping_ = map_zeroed(mapping_bytes_);
   for (uint32_t i = 0; i < kShards; ++i) {

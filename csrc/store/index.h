@@ -4,7 +4,7 @@
 // Index: fingerprint -> where a block is, how long it is and what its checksum must be. Open addressing, linear
 // probing, backward-shift deletion (no tombstones), 48 bytes an entry, fixed size at open.
 //
-// Guarantees: never rehashes, never allocates after construction; insert refuses above load 0.75 of its capacity
+// Guarantees: never rehashes, never allocates after construction; insert refuses above load 0.8 of its capacity
 // (the caller reclaims first). Memory is mapped, not touched, until used. Not thread-safe: the catalog's mutex guards
 // it, except during recovery, when IndexBuilder's shard locks do.
 
@@ -52,8 +52,9 @@ inline constexpr uint32_t kSlotsMax = 1u << 24;
 class Index {
  public:
   static constexpr uint32_t kShards = 64;
+  static constexpr uint64_t kSpareDivisor = 64;
 
-  // Room for `blocks_max` entries at load 0.75. Throws std::bad_alloc when the address space cannot be had.
+  // Room for `blocks_max` entries at load 0.76. Throws std::bad_alloc when the address space cannot be had.
   explicit Index(uint64_t blocks_max);
   ~Index();
   Index(const Index&) = delete;
@@ -85,7 +86,10 @@ class Index {
   uint64_t size() const;
   uint64_t blocks_max() const { return blocks_max_; }
   uint64_t memory_bytes() const;
-  bool nearly_full() const { return size() * 20 >= blocks_max_ * 19; }  // 95 %
+  // Some room is left: puts go on while what lives in a region is being removed.
+  bool nearly_full() const { return size() >= blocks_max_ - blocks_max_ / kSpareDivisor; }
+  // How large an index must be that is not nearly full of so many blocks.
+  static uint64_t blocks_max_for(uint64_t blocks) { return blocks + blocks / (kSpareDivisor - 1) + 1; }
 
  private:
   friend class IndexBuilder;

@@ -198,7 +198,8 @@ Status join_pool(StoreCore& core) {
   return core.shared->join(core.clock->monotonic_ns() + std::max(core.options.wait_ns, kLeasesToJoin * lease_ns));
 }
 
-// As many blocks as a full pool holds: of the mean extent found, or of min_block_bytes while it is empty.
+// As many blocks as a full pool holds, of the mean extent found, or of min_block_bytes while it is empty; and room to
+// spare, or a nearly full index would have regions reclaimed that the device does not need.
 uint64_t index_size(const StoreCore& core, const std::vector<HeaderScan>& scans) {
   if (core.options.index_blocks_max != 0) return core.options.index_blocks_max;
   uint64_t blocks = 0;
@@ -212,7 +213,7 @@ uint64_t index_size(const StoreCore& core, const std::vector<HeaderScan>& scans)
     blocks += geometry.memory_bytes() / std::max<uint64_t>(extent_bytes, kPageBytes);
     found += scans[i].descriptors_max;
   }
-  return std::max<uint64_t>({blocks, found, 1024});
+  return Index::blocks_max_for(std::max<uint64_t>({blocks, found, 1024}));
 }
 
 Status recover(StoreCore& core) {

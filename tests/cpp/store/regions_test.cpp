@@ -206,6 +206,21 @@ TEST_F(Regions, AFullIndexIsReclaimedLikeAFullDevice) {
   sim().judge_all();
 }
 
+TEST_F(Regions, AFullPoolOfTheSmallestBlocksLeavesNoMoreRegionsEmptyThanItKeepsReady) {
+  make(64, kMiB, 16 * kKiB);
+  const auto fill = [&](int first) {
+    for (int i = first; i < first + 5'000; ++i) {
+      ASSERT_EQ(sim().put(key(std::to_string(i)), 16 * kKiB).status, ItemStatus::kStored) << i;
+    }
+    EXPECT_LE(sim().number("regions_free"), 2);
+    EXPECT_GE(sim().number("blocks"), 61 * 64);
+  };
+  fill(0);
+  sim().crash(false);
+  sim().reopen_and_judge();
+  fill(5'000);
+}
+
 TEST_F(Regions, ARegionWithoutALiveBlockGoesFirst) {
   make(12);
   std::vector<Name> names;
