@@ -15,14 +15,14 @@ import sys
 from collections.abc import Sequence
 
 import kvstore
-from kvstore.cli import bench, bench_report, check, doctor, dump, format, info, peers, unshare
+from kvstore.cli import bench, bench_report, check, doctor, dump, format, info, peers, replay, unshare
 from kvstore.cli.exits import EXIT_DEVICE, EXIT_INTERRUPTED, EXIT_TEXT, exit_status
 from kvstore.cli.output import print_error
 from kvstore.errors import KvStoreError
 
 __all__ = ["main"]
 
-_VERBS = (format, info, check, dump, peers, unshare, doctor, bench, bench_report)
+_VERBS = (format, info, check, dump, peers, unshare, doctor, bench, bench_report, replay)
 
 
 def build_parser() -> argparse.ArgumentParser:

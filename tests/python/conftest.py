@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from pool_fixtures import disk, pool_path, python, sim_pool, sim_space  # noqa: F401
 from python_support import IDENTITY, POOL, Arena
+from replay_support import pool_file  # noqa: F401
 
 
 @pytest.fixture(scope="session")
