@@ -7,7 +7,7 @@ file that it makes, with small payloads, and compares every block that it reads.
 and says what each number means.
 
   kvstore replay trace.jsonl --capacity 10% --policy lru
-  kvstore replay trace.jsonl --capacity 4TiB --block-bytes 128MiB --compute qwen2.5-32b --json
+  kvstore replay trace.jsonl --capacity 4TiB --shape qwen2.5-32b --json
   kvstore replay trace.jsonl --capacity 10% --policy store --store /dev/shm/replay.img
 """
 
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kvstore import replay
+from kvstore.bench.shapes import load_shape, shape_names
 from kvstore.cli.arguments import count, size
 from kvstore.cli.exits import EXIT_BAD, EXIT_OK
 from kvstore.cli.output import print_facts, print_json
@@ -46,11 +47,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=[one.value for one in replay.Admission],
         help="which blocks are stored: all, or those that are not a partial last one",
     )
-    parser.add_argument("--block-bytes", type=size, metavar="SIZE", help="of one block: adds bytes, GB/s, drive writes")
-    serving = parser.add_argument_group("time to the first token saved; needs --block-bytes")
-    serving.add_argument("--compute", choices=list(replay.MODELS), metavar="MODEL", help="whose prefill a hit saves")
+    blocks = parser.add_mutually_exclusive_group()
+    blocks.add_argument("--block-bytes", type=size, metavar="SIZE", help="of one block: adds bytes, GB/s, drive writes")
+    blocks.add_argument(
+        "--shape",
+        choices=shape_names(),
+        metavar="MODEL",
+        help=f"whose blocks they are, those of all its ranks together, and whose prefill: {', '.join(shape_names())}",
+    )
+    serving = parser.add_argument_group("time to the first token saved; needs --block-bytes or --shape")
     serving.add_argument(
-        "--operations-per-s", type=_rate, default=_OPERATIONS_PER_S, metavar="N", help="that the GPUs reach (445e12)"
+        "--compute",
+        choices=list(replay.MODELS),
+        metavar="MODEL",
+        help=f"whose prefill a hit saves: {', '.join(replay.MODELS)}",
+    )
+    serving.add_argument(
+        "--operations-per-s", type=_rate, metavar="N", help="that the GPUs reach (445e12 for each rank of the shape)"
     )
     serving.add_argument(
         "--read-bytes-per-s", type=_rate, default=_ONE_100_GBE_PORT, metavar="N", help="of the pool (12.5e9)"
@@ -62,26 +75,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Simulate, run, print."""
-    if options.compute and options.block_bytes is None:
-        raise ConfigError("--compute needs --block-bytes")
-    if options.block_bytes == 0:
-        raise ConfigError("--block-bytes is 0")
     trace = replay.read_trace(options.trace)
-    capacity = replay.capacity_blocks(trace, options.capacity, options.block_bytes)
+    block_bytes, serving = _model(options, trace)
+    capacity = replay.capacity_blocks(trace, options.capacity, block_bytes)
     admission = replay.Admission(options.admit)
     policy = replay.make_policy(options.policy, capacity, trace=trace, blocks_per_region=options.blocks_per_region)
     result = replay.simulate(trace, policy, admission)
     report = replay.block_figures(trace, result, capacity, admission)
     report["blocks_per_region"] = options.blocks_per_region if policy.by_region else None
-    if options.block_bytes is not None:
-        report |= replay.byte_figures(trace, result, capacity, options.block_bytes)
-    if options.compute:
-        prefill = replay.MODELS[options.compute]
-        serving = replay.Serving(prefill, options.operations_per_s, options.read_bytes_per_s)
-        report |= replay.ttft_figures(trace, result, options.block_bytes, serving)
+    if block_bytes is not None:
+        report |= replay.byte_figures(trace, result, capacity, block_bytes)
+        if serving is not None:
+            report |= replay.ttft_figures(trace, result, block_bytes, serving)
     bad = False
     if options.store is not None:
-        report["store"] = _run_store(options, trace, capacity, admission)
+        report["store"] = _run_store(options, trace, capacity, admission, block_bytes)
         bad = report["store"]["bytes_wrong"] != 0
     if options.json:
         print_json(report)
@@ -90,8 +98,31 @@ def run(options: argparse.Namespace) -> int:
     return EXIT_BAD if bad else EXIT_OK
 
 
+def _model(options: argparse.Namespace, trace: replay.Trace) -> tuple[int | None, replay.Serving | None]:
+    """Bytes of a block, and who would have computed it; what was not said is None."""
+    block_bytes, compute, ranks = options.block_bytes, options.compute, 1
+    if options.shape:
+        shape = load_shape(options.shape)
+        ranks = shape.tp_size
+        block_bytes = shape.block_bytes(trace.block_tokens) * ranks
+        name = shape.name.removesuffix(f"-tp{ranks}")
+        compute = compute or (name if name in replay.MODELS else None)
+    if block_bytes == 0:
+        raise ConfigError("--block-bytes is 0")
+    if compute and block_bytes is None:
+        raise ConfigError("--compute needs --block-bytes or --shape")
+    if not compute:
+        return block_bytes, None
+    operations_per_s = options.operations_per_s or _OPERATIONS_PER_S * ranks
+    return block_bytes, replay.Serving(replay.MODELS[compute], operations_per_s, options.read_bytes_per_s)
+
+
 def _run_store(
-    options: argparse.Namespace, trace: replay.Trace, capacity: int, admission: replay.Admission
+    options: argparse.Namespace,
+    trace: replay.Trace,
+    capacity: int,
+    admission: replay.Admission,
+    block_bytes: int | None,
 ) -> dict[str, Any]:
     done = replay.run_on_store(
         trace,
@@ -105,7 +136,7 @@ def _run_store(
         "prefix_hit": done.result.prefix_hit,
         "block_hit": done.result.block_hit,
         "writes_per_lookup": done.result.writes_per_lookup,
-        "write_amplification": done.amplification(options.block_bytes or done.payload_bytes),
+        "write_amplification": done.amplification(block_bytes or done.payload_bytes),
         "regions": done.regions,
         "blocks_per_region": done.blocks_per_region,
         "payload_bytes": done.payload_bytes,

@@ -37,6 +37,7 @@ class Prefill:
 #: From the models' published configurations.
 MODELS = {
     "llama-2-7b": Prefill(parameters=6.74e9, layers=32, query_heads=32, head_dim=128),
+    "llama-3-8b": Prefill(parameters=8.03e9, layers=32, query_heads=32, head_dim=128),
     "llama-3-70b": Prefill(parameters=70.6e9, layers=80, query_heads=64, head_dim=128),
     "qwen2.5-32b": Prefill(parameters=32.5e9, layers=64, query_heads=40, head_dim=128),
     "qwen3-coder-480b": Prefill(parameters=35e9, layers=62, query_heads=96, head_dim=128),

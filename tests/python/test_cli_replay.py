@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from replay_support import conversations, write_mooncake
 
+from kvstore.bench.shapes import load_shape, shape_names
 from kvstore.cli import main
 from kvstore.replay import MODELS, POLICIES
 
@@ -77,12 +78,23 @@ BREAK_EVEN = {
 }
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", BREAK_EVEN)
 def test_the_break_even_bandwidth_is_what_others_worked_out(model: str) -> None:
     bytes_per_token, operations_per_s, expected = BREAK_EVEN[model]
     for tokens, gb_per_s in zip((2048, 8192, 32768, 131072), expected, strict=True):
         found = MODELS[model].break_even_bytes_per_s(tokens, bytes_per_token, operations_per_s) / 1e9
         assert found == pytest.approx(gb_per_s, rel=0.04), tokens
+
+
+@pytest.mark.parametrize("shape", shape_names())
+def test_a_shape_gives_the_block_of_all_ranks_and_the_prefill(
+    trace: str, shape: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = replayed(capsys, trace, "--shape", shape)
+    loaded = load_shape(shape)
+    assert report["block_bytes"] == loaded.bytes_per_token * 512 * loaded.tp_size
+    assert report["prefill"]["layers"] == loaded.layers
+    assert report["operations_per_s"] == 445e12 * loaded.tp_size
 
 
 def test_the_store_is_run_beside_its_simulation(
