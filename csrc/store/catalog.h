@@ -282,13 +282,16 @@ class Catalog {
   bool claim_is_fresh_locked(const DeviceState& state) const;
   uint64_t fresh_ns() const;
   void set_targets_locked(uint32_t openers);
+  bool is_there_locked(const Region& region, Generation generation) const;
+  uint64_t learn_locked(Region& region, std::span<const IndexBuilder::Candidate> blocks);
+  bool has_entries(uint32_t number);
   uint32_t serving_locked(const DeviceState& state) const;  // open regions that still take puts
   Region* open_region_for_locked(const DeviceState& state, uint64_t extent_bytes);
   bool reclaim_possible_locked(uint16_t device) const;
   bool is_victim_locked(const Region& region, uint64_t now_ns) const;
   std::optional<uint32_t> pop_victim_locked(DeviceState& state);
   void find_victims(uint16_t device);
-  void walk_evict_locked(uint32_t number, const std::function<bool(const IndexEntry&)>& goes);
+  void walk_evict(uint32_t number, const std::function<bool(const IndexEntry&)>& goes);
   void refuse_waiters_locked(std::vector<DurableWaiter>& waiters, Completions& completions);
   void lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost, std::vector<DurableWaiter> waiters,
                            const Status& why, Completions& completions, std::vector<Eviction>& evictions);

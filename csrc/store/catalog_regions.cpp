@@ -508,37 +508,42 @@ std::vector<bool> Catalog::evict(uint32_t number, std::span<const EvictedBlock> 
   return was_live;
 }
 
-void Catalog::walk_evict_locked(uint32_t number, const std::function<bool(const IndexEntry&)>& goes) {
-  const uint64_t removed = index_.erase_region(number, [&](const IndexEntry& entry) {
-    if (!goes(entry)) return false;
-    live_bytes_ -= entry.payload_bytes;
-    return true;
-  });
-  regions_[number].live -= static_cast<uint32_t>(removed);
-  add(counters_.blocks_evicted, removed);
+bool Catalog::has_entries(uint32_t number) {
+  std::lock_guard lock(mutex_);
+  return regions_[number].live != 0;
+}
+
+// The mutex is given up between the shards, or every get would wait for a walk over the whole index.
+void Catalog::walk_evict(uint32_t number, const std::function<bool(const IndexEntry&)>& goes) {
+  for (uint32_t shard = 0; shard < Index::kShards; ++shard) {
+    std::lock_guard lock(mutex_);
+    if (regions_[number].live == 0) return;
+    const uint64_t removed = index_.erase_region(shard, number, [&](const IndexEntry& entry) {
+      if (!goes(entry)) return false;
+      live_bytes_ -= entry.payload_bytes;
+      return true;
+    });
+    regions_[number].live -= static_cast<uint32_t>(removed);
+    add(counters_.blocks_evicted, removed);
+  }
 }
 
 void Catalog::evict_dead_by_walking(uint32_t number) {
-  {
-    std::lock_guard lock(mutex_);
-    const format::DeadBitmap& dead = regions_[number].dead;
-    walk_evict_locked(number, [&](const IndexEntry& entry) { return dead.test(SlotIndex{entry.slot}); });
-  }
+  const format::DeadBitmap& dead = regions_[number].dead;
+  walk_evict(number, [&](const IndexEntry& entry) { return dead.test(SlotIndex{entry.slot}); });
   evictions_.publish_unnamed();
 }
 
 void Catalog::reclaimed(uint32_t number, const Status& status) {
   uint16_t device = 0;
-  bool unnamed = false;
+  const bool unnamed = has_entries(number);
+  // Descriptors that could not be read back: the entries are found the slow way, their names are not.
+  if (unnamed) walk_evict(number, [](const IndexEntry&) { return true; });
   {
     std::lock_guard lock(mutex_);
     Region& region = regions_[number];
     device = region.device;
-    if (region.live != 0) {
-      // Descriptors that could not be read back: the entries are found the slow way, their names are not.
-      unnamed = true;
-      walk_evict_locked(number, [](const IndexEntry&) { return true; });
-    }
+    KVS_ASSERT(region.live == 0);  // I3: a retiring region gets no entries
     std::erase_if(superseded_, [&](const auto& copy) { return copy.second.entry.region == number; });
     std::erase_if(copies_of_others_, [&](const auto& copy) { return copy.second.region == number; });
     device_states_[device].reclaiming = false;

@@ -26,6 +26,7 @@ constexpr uint32_t kRegionsPerOpenerOpen = 4;   // shared: of an opener's share 
 constexpr uint32_t kRegionsPerOpenerReady = 8;  // and an eighth is kept ready
 constexpr uint64_t kReadyBytes = 256 * kMiB;
 constexpr uint64_t kReadyMax = 16;
+constexpr size_t kBlocksLearntAtOnce = 1024;
 
 Status lost_status() { return Status(Code::kStale, "the region is another opener's: the lease of this one had ended"); }
 
@@ -243,12 +244,24 @@ bool Catalog::learn_life(uint32_t number, const format::RegionHeader& header, ui
 
 uint64_t Catalog::learn(uint32_t number, Generation generation, std::span<const IndexBuilder::Candidate> blocks) {
   uint64_t learnt = 0;
-  std::lock_guard lock(mutex_);
-  Region& region = regions_[number];
-  // Asked again here: it may have been retired while its descriptors were being read.
+  // A region may hold 65,536: every get would wait for all of them.
+  for (; !blocks.empty(); blocks = blocks.subspan(std::min(blocks.size(), kBlocksLearntAtOnce))) {
+    std::lock_guard lock(mutex_);
+    // Asked again each time: it may have been retired while its descriptors were being read.
+    if (!is_there_locked(regions_[number], generation)) break;
+    learnt += learn_locked(regions_[number], blocks.first(std::min(blocks.size(), kBlocksLearntAtOnce)));
+  }
+  return learnt;
+}
+
+bool Catalog::is_there_locked(const Region& region, Generation generation) const {
   const bool there =
       region.state == RegionState::kSealed && region.generation == generation && generation >= region.retired_below;
-  if (!there && KVS_RULE(S4_nothing_of_a_retired_life_is_learnt)) return 0;
+  return there || !KVS_RULE(S4_nothing_of_a_retired_life_is_learnt);
+}
+
+uint64_t Catalog::learn_locked(Region& region, std::span<const IndexBuilder::Candidate> blocks) {
+  uint64_t learnt = 0;
   for (const IndexBuilder::Candidate& block : blocks) {
     if (region.dead.test(SlotIndex{block.entry.slot})) continue;
     const IndexEntry* known = index_.find(block.entry.fingerprint);

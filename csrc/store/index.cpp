@@ -88,18 +88,17 @@ void Index::erase(IndexEntry* entry) {
   --shard.used;
 }
 
-uint64_t Index::erase_region(uint32_t region, const std::function<bool(const IndexEntry&)>& goes) {
+uint64_t Index::erase_region(uint32_t shard, uint32_t region, const std::function<bool(const IndexEntry&)>& goes) {
+  if (shards_[shard].used == 0) return 0;
   uint64_t count = 0;
-  for (Shard& shard : shards_) {
-    for (uint64_t i = 0; i < shard_capacity_;) {
-      IndexEntry& entry = shard.entries[i];
-      if ((entry.flags & kEntryUsed) == 0 || entry.region != region || !goes(entry)) {
-        ++i;
-        continue;
-      }
-      erase(&entry);  // may shift another entry into i: look again
-      ++count;
+  for (uint64_t i = 0; i < shard_capacity_;) {
+    IndexEntry& entry = shards_[shard].entries[i];
+    if ((entry.flags & kEntryUsed) == 0 || entry.region != region || !goes(entry)) {
+      ++i;
+      continue;
     }
+    erase(&entry);  // may shift another entry into i: look again
+    ++count;
   }
   return count;
 }

@@ -68,8 +68,9 @@ class Index {
   bool insert(const IndexEntry& entry);
   void erase(IndexEntry* entry);
 
-  // Removes the entries of a region that go by walking the table: the fallback when its descriptors cannot be read.
-  uint64_t erase_region(uint32_t region, const std::function<bool(const IndexEntry&)>& goes);
+  // Removes the entries of a region that go by walking one shard of the table: the fallback when its descriptors cannot
+  // be read. A shard is milliseconds of a large table.
+  uint64_t erase_region(uint32_t shard, uint32_t region, const std::function<bool(const IndexEntry&)>& goes);
 
   template <typename Visit>
   void for_each(Visit visit) const {

@@ -10,7 +10,7 @@
 
 namespace kvstore::store {
 
-Status RegionEvictor::evict(uint32_t number, bool only_dead, EvictionReason reason) {
+Result<bool> RegionEvictor::evict(uint32_t number, bool only_dead, EvictionReason reason) {
   const Region region = catalog_.snapshot(number);
   RegionReader reader(io_, 0, superblock_, spaces_);
   KVS_ASSIGN(const RegionContents contents,
@@ -32,13 +32,8 @@ Status RegionEvictor::evict(uint32_t number, bool only_dead, EvictionReason reas
   }
   const std::vector<bool> was_live = catalog_.evict(number, blocks);
   // Of a region that is being filled more blocks are known than descriptors are there; those are not deleted yet.
-  const bool some_unnamed = blocks.size() < region.dead.count() && contents.descriptors.size() < region.live;
-  Status whole;
-  if (only_dead && some_unnamed) {
-    whole = Status(Code::kIo, format_text("region %u has %zu descriptors of %u blocks", region.id.value,
-                                          contents.descriptors.size(), region.live));
-  }
-  if (!evictions_.has_subscribers()) return whole;
+  const bool all_named = blocks.size() >= region.dead.count() || contents.descriptors.size() >= region.live;
+  if (!evictions_.has_subscribers()) return all_named;
   std::vector<Eviction> evictions;
   for (size_t i = 0; i < blocks.size(); ++i) {
     if (!was_live[i]) continue;
@@ -52,13 +47,13 @@ Status RegionEvictor::evict(uint32_t number, bool only_dead, EvictionReason reas
                          .reason = reason});
   }
   evictions_.publish(std::move(evictions));
-  return whole;
+  return all_named;
 }
 
 Status RegionEvictor::evict_dead(uint32_t number) {
-  Status named = evict(number, true, EvictionReason::kDeleted);
-  if (!named.ok()) catalog_.evict_dead_by_walking(number);
-  return named;
+  const Result<bool> all_named = evict(number, true, EvictionReason::kDeleted);
+  if (!all_named.ok() || !all_named.value()) catalog_.evict_dead_by_walking(number);
+  return all_named.status();
 }
 
 }  // namespace kvstore::store

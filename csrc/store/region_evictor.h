@@ -24,13 +24,15 @@ class RegionEvictor {
         counters_(counters),
         evictions_(evictions) {}
 
-  // Every block. Not ok: its descriptors could not be read; Catalog::reclaimed() finds its entries by walking.
-  Status evict_all(uint32_t number) { return evict(number, false, EvictionReason::kReclaimed); }
-  // Those in slots that are marked dead. Not ok: their descriptors do not name them all, and the index was walked.
+  // Not ok: descriptors could not be read.
+  // Every block; Catalog::reclaimed() finds by walking what no descriptor names.
+  Status evict_all(uint32_t number) { return evict(number, false, EvictionReason::kReclaimed).status(); }
+  // Those in slots that are marked dead; the index is walked for what no descriptor names.
   Status evict_dead(uint32_t number);
 
  private:
-  Status evict(uint32_t number, bool only_dead, EvictionReason reason);
+  // Whether descriptors named all that was to go.
+  Result<bool> evict(uint32_t number, bool only_dead, EvictionReason reason);
 
   device::BlockingIo& io_;
   const format::Superblock& superblock_;

@@ -234,6 +234,21 @@ TEST_F(Sharing, WhatIsDeletedElsewhereIsAMissAlsoWhenItsDescriptorCannotBeRead) 
   EXPECT_TRUE(openers.contains(0, 3));
 }
 
+TEST_F(Sharing, WhatIsDeletedElsewhereIsAMissAlsoWhenItsDescriptorIsDestroyed) {
+  open_all(2);
+  for (int number = 1; number <= 4; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+  openers.run(kSecondNs);
+  const RegionId region{openers.lives().begin()->first.first};
+  const std::vector<uint8_t> nothing(kPageBytes);
+  openers.disk().poke(openers.geometry().descriptor_block_offset(region, 0), nothing.data(), nothing.size());
+  ASSERT_EQ(openers.erase(1, 4).status, ItemStatus::kDeleted);
+  ASSERT_TRUE(openers.flush(1).ok());
+  openers.run_only({0}, kSecondNs);
+  EXPECT_FALSE(openers.contains(0, 4));
+  EXPECT_TRUE(openers.contains(0, 3));
+  EXPECT_EQ(openers.number(0, "read_errors"), 0) << "every read was good";
+}
+
 TEST_F(Sharing, ALaterOpenerFindsWhatIsThere) {
   open_all(1);
   for (int number = 0; number < 10; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
