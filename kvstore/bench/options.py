@@ -3,7 +3,7 @@
 """The options of a job, in one table: the command line, job files and docs/bench.md take theirs from it.
 
 Names and values are fio's where fio has the same thing. What differs is said in the help: sections run one after
-another, ``runtime`` is as with ``time_based``, a list in ``bs`` is one job for each size.
+another, ``runtime`` is as with ``time_based``, a list of sizes, depths or threads is one job for each.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
 from kvstore.bench.engines import ENGINES
@@ -115,6 +116,11 @@ def _count(low: int, high: int = 1 << 31) -> Callable[[str], int]:
     return parse
 
 
+def _counts(low: int, high: int) -> Callable[[str], tuple[int, ...]]:
+    one = _count(low, high)
+    return lambda text: tuple(one(part) for part in text.split(","))
+
+
 def _size(text: str) -> int:
     return parse_size(text)
 
@@ -200,8 +206,8 @@ OPTIONS: dict[str, Option] = {
         Option("bssplit", _split, "", "sizes in one job, with their share: 64k/50:1m/50; instead of bs"),
         Option("shape", _shape, "", "block size of a model, by its name in bench/shapes; instead of bs"),
         Option("block_tokens", _count(0), "0", "with shape: tokens in a block; 0: as the shape's file says"),
-        Option("iodepth", _count(1, 4096), "1", "blocks of one call, in flight together"),
-        Option("numjobs", _count(1, 256), "1", "threads that call at once, all on one store"),
+        Option("iodepth", _counts(1, 4096), "1", "blocks of one call, in flight together; of a list one job for each"),
+        Option("numjobs", _counts(1, 256), "1", "threads that call at once, all on one store; likewise"),
         Option("size", _size, "1g", "bytes of different blocks: what is filled, and what gets choose from"),
         Option("io_size", _size, "0", "bytes to move; 0: size, or with runtime no limit"),
         Option("capacity", _size, "0", "bytes of the file, or of the device that may be used; 0: size and a quarter"),
@@ -229,7 +235,7 @@ _GRANTED = {"direct": _TRUE, "time_based": _TRUE, "stonewall": _TRUE, "thread": 
 
 
 def job_specs(sections: Sequence[tuple[str, Mapping[str, str]]]) -> list[JobSpec]:
-    """The jobs of sections, each a name and what was written in it; a section with a list in ``bs`` is several.
+    """The jobs of sections, each a name and what was written in it; lists of sizes, depths, threads make several.
 
     Raises
     ------
@@ -261,17 +267,21 @@ def _specs(name: str, given: Mapping[str, str]) -> list[JobSpec]:
             values[option.name] = () if option.name == "bssplit" and not text else option.parse(text)
         except ConfigError as error:
             raise ConfigError(f"job {name}: {option.name} is {text!r}: {error}") from None
-    spec = JobSpec(name=name, engine_options=engine_options, given=dict(given), **values)
+    depths, threads = values.pop("iodepth"), values.pop("numjobs")
+    spec = JobSpec(
+        name=name, engine_options=engine_options, given=dict(given), iodepth=depths[0], numjobs=threads[0], **values
+    )
     if spec.shape:
         spec = replace(spec, bs=(load_shape(spec.shape).block_bytes(spec.block_tokens or None),))
     _check(spec)
-    if spec.bssplit:
-        return [replace(spec, bs=spec.block_sizes)]
-    several = len(spec.bs) > 1
-    return [
-        replace(spec, name=f"{name}-{format_size(size)}" if several else name, bs=(size,), bssplit=((size, 100.0),))
-        for size in spec.bs
-    ]
+    splits = [spec.bssplit] if spec.bssplit else [((size, 100.0),) for size in spec.bs]
+    made = []
+    for split, depth, count in product(splits, depths, threads):
+        sizes = tuple(size for size, _ in split)
+        told = [format_size(sizes[0])] * (len(splits) > 1)
+        told += [f"depth{depth}"] * (len(depths) > 1) + [f"jobs{count}"] * (len(threads) > 1)
+        made.append(replace(spec, name="-".join([name, *told]), bs=sizes, bssplit=split, iodepth=depth, numjobs=count))
+    return made
 
 
 def _check(spec: JobSpec) -> None:

@@ -62,6 +62,13 @@ def test_a_list_of_sizes_is_a_job_for_each() -> None:
     assert [(one.name, one.block_sizes) for one in made] == [("a-64KiB", (65536,)), ("a-1MiB", (1 << 20,))]
 
 
+def test_a_list_of_depths_and_of_threads_likewise() -> None:
+    made = job_specs([("a", {"bssplit": "4k/50:64k/50", "iodepth": "1,16", "numjobs": "1,4"})])
+    assert [one.name for one in made] == ["a-depth1-jobs1", "a-depth1-jobs4", "a-depth16-jobs1", "a-depth16-jobs4"]
+    assert [(one.iodepth, one.numjobs) for one in made] == [(1, 1), (1, 4), (16, 1), (16, 4)]
+    assert {one.block_sizes for one in made} == {(4096, 65536)}
+
+
 def test_a_shape_gives_the_block_size() -> None:
     assert spec(shape="Llama-3-70B-TP8").block_sizes == (40_960 * 256,)
     assert spec(shape="deepseek-v3", block_tokens="64").block_sizes == (70_272 * 64,)
@@ -147,3 +154,11 @@ def test_the_script_of_a_checkout_runs_from_anywhere(tmp_path: Path) -> None:
     command = [ROOT / "bench/kvbench", "--parse-only", "--rw=get"]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "job: rw=get bs=1048576 engine=kvstore iodepth=1\n"), done.stderr
+
+
+def test_without_the_extra_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["bench", "--rw=get"]) == 2
+    assert "pip install 'nvme-kvstore[bench]'" in capsys.readouterr().err
