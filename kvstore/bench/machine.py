@@ -28,7 +28,7 @@ _LAYERS_MAX = 8  # of devices upon devices; the kernel allows fewer
 
 
 def machine(
-    paths: Sequence[str] = (), host: Machine | None = None, find: Callable[[str], Target] = find_target
+    paths: Sequence[str] = (), host: Machine | None = None, find: Callable[[str], Target] | None = None
 ) -> dict[str, Any]:
     """Facts that every number needs beside it.
 
@@ -61,7 +61,7 @@ def machine(
     return facts
 
 
-def device_facts(path: str, host: Machine | None = None, find: Callable[[str], Target] = find_target) -> dict[str, Any]:
+def device_facts(path: str, host: Machine | None = None, find: Callable[[str], Target] | None = None) -> dict[str, Any]:
     """What is known of the device that a path is, or that the file of that path lies on.
 
     Returns
@@ -69,7 +69,15 @@ def device_facts(path: str, host: Machine | None = None, find: Callable[[str], T
     ``place`` says in a few words where that is, the same for all files of one file system; results at one place are
     compared with each other. ``under`` are the facts of the devices that a loop, dm or md device lies on.
     """
-    return _facts(path, host or Machine(), find, 0)
+    return _facts(path, host or Machine(), find or _find, 0)
+
+
+def _find(path: str) -> Target:
+    """Of a folder too, in which an engine keeps files."""
+    if not Path(path).is_dir():
+        return find_target(path)
+    facts = Path(path).stat()
+    return Target(path, False, f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}")
 
 
 def _facts(path: str, host: Machine, find: Callable[[str], Target], layer: int) -> dict[str, Any]:
@@ -83,14 +91,20 @@ def _facts(path: str, host: Machine, find: Callable[[str], Target], layer: int) 
         facts = {"path": path, "place": name, **facts}
     else:
         kind = target.file_system(host) or UNKNOWN
-        device = f" on {facts['disk']}" if "disk" in facts else ""
         size = {"file_size": format_size(target.size_bytes), "file_allocated": format_size(target.allocated_bytes)}
-        facts = {"path": path, "place": f"{kind}{device}", "file_system": kind, **size, **_file_system(path), **facts}
+        facts = {
+            "path": path,
+            "place": f"{kind} on {facts['disk']}" if facts else kind,
+            "file_system": kind,
+            **(size if target.size_bytes else {}),  # a folder has none
+            **_file_system(path),
+            **facts,
+        }
     under = _under(host, target, find, layer)
     if under:
         facts["under"] = under
-        if target.is_block:
-            facts["place"] = f"{_kind(facts['disk'])} over {' + '.join(below['place'] for below in under)}"
+        over = f"{_kind(facts['disk'])} over {' + '.join(below['place'] for below in under)}"
+        facts["place"] = over if target.is_block else f"{facts['file_system']} on {over}"
     return facts
 
 

@@ -123,6 +123,21 @@ def test_a_loop_device_is_over_what_its_file_lies_on(host: Callable[..., Machine
     assert found["under"][0]["firmware"] == "GDC5602Q"
 
 
+def test_a_folder_is_at_its_file_system_and_that_at_what_is_under_it(host: Callable[..., Machine]) -> None:
+    loop = "/sys/devices/loop7"
+    mounts = f"{MOUNTS}\n31 1 7:7 / /mnt rw shared:3 - ext4 /dev/loop7 rw"
+    files = {"/proc/self/mountinfo": mounts, f"{loop}/loop/backing_file": "/dev/shm/pool.img"}
+    targets = TARGETS | {"/mnt/blocks": Target("/mnt/blocks", False, "7:7")}
+    found = device_facts("/mnt/blocks", host(files, {"7:7": loop}), targets.__getitem__)
+    assert found["place"] == "ext4 on loop over tmpfs"
+    assert "file_size" not in found
+
+
+def test_a_folder_is_where_a_file_in_it_is(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert device_facts(str(tmp_path))["place"] == device_facts(str(tmp_path / "file"))["place"] != UNKNOWN
+
+
 def test_a_mapped_device_tells_every_device_under_it(host: Callable[..., Machine]) -> None:
     mapped = "/sys/devices/dm-3"
     slaves = {f"{mapped}/slaves/nvme0n1/dev": "259:0", f"{mapped}/slaves/nvme0n1p1/dev": "259:1"}

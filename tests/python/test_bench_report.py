@@ -20,7 +20,8 @@ from kvstore.bench.report import write_report
 from kvstore.bench.report.charts import WIDTH_PX, styles_of
 from kvstore.bench.report.tables import markdown_tables
 from kvstore.bench.report.text import latency_text, lost_rows, size_text, verdicts
-from kvstore.bench.results import Results, load_results
+from kvstore.bench.results import load_results
+from kvstore.bench.rows import Results
 from kvstore.cli import main
 
 KINDS = ("bandwidth", "ratio", "cpu", "latency", "time")

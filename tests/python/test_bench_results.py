@@ -15,7 +15,8 @@ from typing import Any
 import bench_results as made
 import pytest
 
-from kvstore.bench.results import Results, Row, load_results, percentile
+from kvstore.bench.results import load_results
+from kvstore.bench.rows import Results, Row, percentile
 from kvstore.errors import ConfigError
 
 MIB = 1 << 20
@@ -75,6 +76,52 @@ def test_another_scheduler_is_another_place_and_named(tmp_path: Path) -> None:
     assert [row.cell.place for row in results.rows] == [
         "nvme1n1 (scheduler mq-deadline)", "nvme1n1 (scheduler none)",
     ]  # fmt: skip
+
+
+IN_MEMORY = {"place": "tmpfs", "file_system": "tmpfs"}
+
+
+def on_devices(*jobs: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """A result whose jobs, by engine, each lie on a device of their own."""
+    devices = [device | {"path": f"/dev/{number}"} for number, (_, device) in enumerate(jobs)]
+    document = made.document([a_job(engine) for engine, _ in jobs])
+    for number, job in enumerate(document["jobs"]):
+        job["job options"]["filename"] = f"/dev/{number}"
+    document["kvbench"]["machine"]["devices"] = devices
+    return document
+
+
+def test_a_device_and_a_file_system_on_it_are_one_place(tmp_path: Path) -> None:
+    on_xfs = made.DEVICE | {"place": "xfs on nvme1n1", "file_system": "xfs"}
+    first, second = load(tmp_path, on_devices(("kvstore", made.DEVICE), ("rocksdb", on_xfs))).rows
+    assert first.cell == second.cell
+    assert (first.on, second.on, second.engine) == ("nvme1n1", "xfs on nvme1n1", "rocksdb")
+
+
+def test_whatever_lies_over_memory_is_one_place(tmp_path: Path) -> None:
+    loop = {"place": "loop over tmpfs", "disk": "loop3", "scheduler": "none", "under": [IN_MEMORY]}
+    folder = {"place": "ext4 on loop over tmpfs", "disk": "loop4", "file_system": "ext4", "under": [IN_MEMORY]}
+    rows = load(tmp_path, on_devices(("kvstore", loop), ("rocksdb", folder), ("preadv", IN_MEMORY))).rows
+    assert {row.cell.place for row in rows} == {"memory"}
+
+
+def test_one_engine_on_a_device_and_on_a_file_system_is_two_lines_each_with_its_fio(tmp_path: Path) -> None:
+    on_xfs = made.DEVICE | {"place": "xfs on nvme1n1", "file_system": "xfs"}
+    document = on_devices(("kvstore", made.DEVICE), ("kvstore", on_xfs), ("fio", made.DEVICE), ("fio", on_xfs))
+    results = load(tmp_path, document)
+    assert [row.engine for row in results.rows] == [
+        "kvstore on nvme1n1", "kvstore on xfs on nvme1n1", "fio on nvme1n1", "fio on xfs on nvme1n1",
+    ]  # fmt: skip
+    bases = [results.baseline(row) for row in results.rows[:2]]
+    assert [base and base.on for base in bases] == ["nvme1n1", "xfs on nvme1n1"]
+
+
+def test_what_could_not_be_measured_stands_where_the_others_of_its_job_do(tmp_path: Path) -> None:
+    absent = a_job("absent", why_not="it is missing")
+    absent["job options"]["filename"] = "ram"
+    absent["read"] = made.side()
+    first, second = load(tmp_path, made.document([a_job(), absent])).rows
+    assert first.cell == second.cell
 
 
 def test_an_engine_with_options_of_its_own_is_another_line(tmp_path: Path) -> None:
@@ -173,6 +220,20 @@ def test_percentiles_without_bins_give_latencies_too(tmp_path: Path) -> None:
     document["jobs"][0]["read"]["clat_ns"] = figures
     (row,) = load(tmp_path, document).rows
     assert row.latency_ns == {1000: 500, 4000: 490, 9000: 10}
+
+
+def test_notes_around_the_json_and_a_directory_instead_of_a_file_are_fios_habits(tmp_path: Path) -> None:
+    document = made.fio_document(directory="/srv")
+    del document["jobs"][0]["job options"]["filename"]
+    path = made.write(tmp_path / "x.json", document)
+    path.write_text(f"fio: note\n{path.read_text()}\nnormal output")
+    (row,) = load_results([path]).rows
+    assert row.cell.place == "files in /srv"
+
+
+def test_several_sizes_in_one_job_of_fio_are_told_by_the_mean(tmp_path: Path) -> None:
+    (row,) = load(tmp_path, made.fio_document(bssplit="64k/50:1m/50")).rows
+    assert (row.cell.block_bytes, row.cell.variant) == (MIB, "bssplit=64k/50:1m/50")
 
 
 @pytest.mark.parametrize(

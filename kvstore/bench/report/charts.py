@@ -9,6 +9,7 @@ colour too (Okabe and Ito's palette). What is missing in a cell is missing in th
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,7 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
 from kvstore.bench.report.text import latency_text, machine_line, size_text
-from kvstore.bench.results import BASELINE, OURS, Results, Row, percentile
+from kvstore.bench.rows import BASELINE, OURS, Results, Row, percentile
 
 __all__ = ["WIDTH_PX", "Picture", "Style", "draw_all", "styles_of"]
 
@@ -30,6 +31,7 @@ WIDTH_PX = 1200
 _DPI = 100
 _PANEL_HEIGHT_IN = 3.1
 _COLUMNS_MAX = 3
+_PLACE_LETTERS, _FOOT_LETTERS = 170, 190  # of a line
 _LEGEND_LETTERS, _LEGEND_LETTERS_OF_LINE = 130, 10  # that have room beside each other
 _PANELS_MAX = 12  # of one picture; more go into further ones
 _BLUE, _BLACK = "#0072B2", "#000000"
@@ -128,12 +130,13 @@ class _Sheet:
         axis: tuple[str, str],
     ) -> None:
         row = panels[0][1][0]
-        columns = min(len(panels), _COLUMNS_MAX)
+        columns = _columns(len(panels))
         lines = math.ceil(len(panels) / columns)
         engines = [e for e in self.styles if any(r.engine == e for _, rows in panels for r in rows)]
         legend_columns = max(round(_LEGEND_LETTERS / (max(map(len, engines)) + _LEGEND_LETTERS_OF_LINE)), 1)
         legend_lines = math.ceil(len(engines) / legend_columns)
-        top_in, foot_in = 0.75 + 0.26 * legend_lines, 0.4
+        foot = textwrap.wrap(machine_line(self.results.setups[row.cell.setup]), _FOOT_LETTERS)
+        top_in, foot_in = 0.75 + 0.26 * legend_lines, 0.25 + 0.15 * len(foot)
         height_in = lines * (_PANEL_HEIGHT_IN + 0.75) + top_in + foot_in
         figure = Figure(figsize=(WIDTH_PX / _DPI, height_in), dpi=_DPI, facecolor="white")
         grid = figure.subplots(lines, columns, squeeze=False)
@@ -151,8 +154,9 @@ class _Sheet:
             axes.spines[["top", "right"]].set_visible(False)
         title = f"{row.cell.rw}: {what}"
         where = ", ".join(part for part in (row.cell.place, row.cell.variant) if part)
+        shown = textwrap.shorten(where, _PLACE_LETTERS, placeholder=" …")
         figure.text(0.015, 1 - 0.14 / height_in, title, fontsize=14, fontweight="bold", va="top")
-        figure.text(0.015, 1 - 0.43 / height_in, where, fontsize=10, va="top", color="#444444")
+        figure.text(0.015, 1 - 0.43 / height_in, shown, fontsize=10, va="top", color="#444444")
         figure.legend(
             handles=[self._handle(engine) for engine in engines],
             loc="upper left",
@@ -162,11 +166,10 @@ class _Sheet:
             frameon=False,
             handlelength=3.2,
         )
-        foot = machine_line(self.results.setups[row.cell.setup])
-        figure.text(0.015, 0.12 / height_in, foot, fontsize=8, color="#444444", va="bottom")
+        figure.text(0.015, 0.12 / height_in, "\n".join(foot), fontsize=8, color="#444444", va="bottom")
         figure.subplots_adjust(
-            left=0.075,
-            right=0.985,
+            left=0.082,
+            right=0.97,
             bottom=(foot_in + 0.55) / height_in,
             top=1 - (top_in + 0.35) / height_in,
             wspace=0.2,
@@ -339,7 +342,7 @@ def _size_axis(axes: Axes, rows: Sequence[Row]) -> None:
     low, high = sizes[0] / 1.4, sizes[-1] * 1.4
     axes.set_xlim(low, high)
     kept: list[int] = []
-    columns = min(len(_panels_of(axes)), _COLUMNS_MAX)
+    columns = _columns(len(_panels_of(axes)))
     apart = math.log(high / low) * {1: 0.06, 2: 0.12, 3: 0.2}[columns]
     for size in sizes:
         if not kept or math.log(size / kept[-1]) >= apart:
@@ -347,6 +350,11 @@ def _size_axis(axes: Axes, rows: Sequence[Row]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(kept))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: size_text(round(x))))
+
+
+def _columns(panels: int) -> int:
+    """Beside each other; four are two by two."""
+    return 2 if panels == 4 else min(panels, _COLUMNS_MAX)
 
 
 def _panels_of(axes: Axes) -> list[Any]:

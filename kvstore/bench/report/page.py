@@ -25,7 +25,7 @@ from kvstore.bench.report.text import (
     trouble,
     verdicts,
 )
-from kvstore.bench.results import Results, Row
+from kvstore.bench.rows import Results, Row
 
 __all__ = ["html_page"]
 
@@ -108,7 +108,7 @@ def _chip(verdict: Verdict) -> str:
 
 
 def _class(column: str) -> str:
-    return ' class="text"' if column in ("engine", "won or lost") else ""
+    return ' class="text"' if column in ("engine", "on", "won or lost") else ""
 
 
 def _heading(column: str) -> str:

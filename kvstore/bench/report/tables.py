@@ -18,7 +18,7 @@ from kvstore.bench.report.text import (
     trouble,
     verdicts,
 )
-from kvstore.bench.results import Results
+from kvstore.bench.rows import Results
 
 __all__ = ["markdown_tables"]
 

@@ -10,7 +10,8 @@ from itertools import groupby
 from typing import Any
 
 from kvstore.bench.machine import UNKNOWN
-from kvstore.bench.results import BASELINE, Results, Row, Setup
+from kvstore.bench.rows import BASELINE, Results, Row, Setup
+from kvstore.bench.setups import lowest
 
 __all__ = [
     "COLUMNS", "VERDICT_MARGIN", "Verdict", "cells", "counts", "fact_rows", "latency_text", "lost_rows", "machine_line",
@@ -40,29 +41,26 @@ def machine_line(setup: Setup) -> str:
     """What a picture's foot says, so that it can be shown without its page."""
     facts = [setup.facts.get(name, UNKNOWN) for name in ("cpu", "kernel", "revision")]
     devices = {
-        " ".join(str(device.get(name, UNKNOWN)) for name in ("model", "firmware"))
-        + f", cache {device.get('write_cache', UNKNOWN)}, scheduler {device.get('scheduler', UNKNOWN)}"
-        + f", in use {device.get('in_use', device.get('file_system_used', UNKNOWN))}"
+        device["disk"]: f"{device['disk']}: {_model(device)}, cache {device.get('write_cache', UNKNOWN)}"
+        f", scheduler {device.get('scheduler', UNKNOWN)}"
+        f", in use {device.get('in_use', device.get('file_system_used', UNKNOWN))}"
         for found in setup.places.values()
-        for device in _lowest(found)
+        for device in lowest(found)
         if "disk" in device
     }
     line = f"{facts[0]} | Linux {facts[1]} | kvstore {facts[2]}"
-    return " | ".join([line, *sorted(devices)][:4])
+    return " | ".join([line, *devices.values()])
 
 
-def _lowest(devices: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The devices that lie on no others."""
-    for device in devices:
-        if device.get("under"):
-            yield from _lowest(device["under"])
-        else:
-            yield device
+def _model(device: Mapping[str, Any]) -> str:
+    """With the firmware, where they are known."""
+    known = [str(device[name]) for name in ("model", "firmware") if device.get(name, UNKNOWN) != UNKNOWN]
+    return " ".join(known) or "model unknown"
 
 
 def fact_rows(setup: Setup) -> list[tuple[str, str]]:
     """Every fact of a setup, devices by place."""
-    rows = [(name, value) for name, value in setup.facts.items()]
+    rows = [(name.replace("_", " "), value) for name, value in setup.facts.items()]
     for place, devices in setup.places.items():
         rows += [(place, text) for device in devices for text in _device_texts(device)]
     return rows
@@ -138,7 +136,7 @@ def counts(results: Results) -> list[tuple[str, int, int, int]]:
 
 #: Headings of the cells of a row.
 COLUMNS = (
-    "block", "in flight", "threads", "engine", "GB/s", "blocks/s", "of fio", "p50", "p99", "CPU-s/GB",
+    "block", "in flight", "threads", "engine", "on", "GB/s", "blocks/s", "of fio", "p50", "p99", "CPU-s/GB",
     "writes per byte", "fill", "runs", "won or lost",
 )  # fmt: skip
 
@@ -149,6 +147,7 @@ def cells(results: Results, row: Row) -> list[str]:
     where = [size_text(cell.block_bytes), str(cell.iodepth), str(cell.numjobs), row.engine]
     if row.failure:
         return where
+    where.append("" if cell.place == row.on else row.on)
     ratio = results.ratio(row)
     low, high = (speed / 1e9 for speed in row.bytes_per_s_range)
     spread = f" ({low:.2f} to {high:.2f})" if row.repetitions > 1 else ""
