@@ -51,6 +51,7 @@ class ResultFile:
 
     def __init__(self, path: Path, document: Mapping[str, Any]) -> None:
         self.path, self.document = path, document
+        self.time = str(document.get("time", "at an unknown time"))
         own = document.get("kvbench", {})
         self.machine: Mapping[str, Any] = own.get("machine", {}) if isinstance(own, dict) else {}
         self.command: str = own.get("command", "") if isinstance(own, dict) else ""
@@ -92,7 +93,7 @@ class ResultFile:
         own: Mapping[str, Any] = job.get("kvbench", {})
         engine, name = _engine(options, own)
         rw = own["rw"] if own else _RW.get(options.get("rw", "read"), options.get("rw", "read"))
-        setup = setups.number(self.machine, self.command or _fio_command(options))
+        setup = setups.number(self.machine, self.command or _fio_command(options), self.path.name, self.time)
         filename = options.get("filename", "")
         if not filename and "directory" in options:
             filename = f"{options['directory']}/{job.get('jobname', '')}"

@@ -75,11 +75,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Setup:
-    """One machine at one revision: its facts, the devices of each place, and the commands that measured there."""
+    """One machine at one revision: its facts, the devices of each place, the commands that measured there, and of each
+    file when it was and how busy the machine was.
+    """
 
     facts: Mapping[str, str]
     places: Mapping[str, Sequence[Mapping[str, Any]]]
     commands: tuple[str, ...]
+    moments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -57,10 +57,11 @@ class Setups:
     def __init__(self) -> None:
         self._facts: list[dict[str, str]] = []
         self._commands: list[list[str]] = []
+        self._moments: list[list[str]] = []
         self._places: list[_Place] = []
         self._devices: list[tuple[int, Device]] = []
 
-    def number(self, machine: Mapping[str, Any], command: str) -> int:
+    def number(self, machine: Mapping[str, Any], command: str, file: str, time: str) -> int:
         """Of the machine with these facts, where this command measured; without facts, of the only one."""
         facts = {name: str(value) for name, value in machine.items() if name not in _PASSING}
         if not facts and len(self._facts) == 1:
@@ -68,9 +69,13 @@ class Setups:
         if facts not in self._facts:
             self._facts.append(facts)
             self._commands.append([])
+            self._moments.append([])
         found = self._facts.index(facts)
         if command not in self._commands[found]:
             self._commands[found].append(command)
+        moment = f"{file}: {time}, load {machine.get('load', UNKNOWN)}"
+        if moment not in self._moments[found]:
+            self._moments[found].append(moment)
         return found
 
     def place(self, setup: int, devices: Sequence[Device], name: str = "") -> str:
@@ -112,5 +117,7 @@ class Setups:
         places: list[dict[str, Sequence[Device]]] = [{} for _ in self._facts]
         for number, place in enumerate(self._places):
             places[place.setup][self.place_name(str(number))] = list(place.devices.values())
-        together = zip(self._facts, places, self._commands, strict=True)
-        return tuple(Setup(facts, devices, tuple(commands)) for facts, devices, commands in together)
+        together = zip(self._facts, places, self._commands, self._moments, strict=True)
+        return tuple(
+            Setup(facts, devices, tuple(commands), tuple(moments)) for facts, devices, commands, moments in together
+        )

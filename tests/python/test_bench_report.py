@@ -95,7 +95,8 @@ def test_the_page_has_every_row(report: Path) -> None:
 
 def test_the_page_tells_machine_device_and_commands(report: Path) -> None:
     text = (report / "report.html").read_text()
-    for fact in ("6.12.9", "AMD EPYC 9654", "GDC5602Q", "abc1234", "kvstore bench bench/jobs/sizes.fio --engine=all"):
+    command = "kvstore bench bench/jobs/sizes.fio --engine=all"
+    for fact in ("6.12.9", "AMD EPYC 9654", "GDC5602Q", "abc1234", "result.json: Mon, load 0.1 0.2 0.3", command):
         assert fact in text
         assert fact in (report / "tables.md").read_text()
 

@@ -61,6 +61,7 @@ def _model(device: Mapping[str, Any]) -> str:
 def fact_rows(setup: Setup) -> list[tuple[str, str]]:
     """Every fact of a setup, devices by place."""
     rows = [(name.replace("_", " "), value) for name, value in setup.facts.items()]
+    rows += [("measured", moment) for moment in setup.moments]
     for place, devices in setup.places.items():
         rows += [(place, text) for device in devices for text in _device_texts(device)]
     return rows
