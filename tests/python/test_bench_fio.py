@@ -46,6 +46,13 @@ def test_threads_count_once(tmp_path: Path) -> None:
     assert job["read"]["runtime"] == pytest.approx(turn["seconds"] * 1000, abs=1)
 
 
+def test_blocks_or_time_end_it_whichever_come_first(work: Work) -> None:
+    engine = FioEngine()
+    engine.open(work)
+    assert engine.measure("get", 60, 40).blocks == 40
+    assert engine.measure("get", 0.05, 1 << 40).seconds < 10
+
+
 @pytest.mark.parametrize("verify", ["stamp", "full"])
 def test_damage_between_laying_out_and_the_end_is_noticed(work: Work, verify: str) -> None:
     engine = FioEngine()

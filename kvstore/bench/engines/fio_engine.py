@@ -96,8 +96,10 @@ class FioEngine(SelfTimedEngine):
         else:
             options.append(f"--bs={work.row_bytes}")
         if seconds is not None:
-            options += ["--time_based=1", f"--runtime={max(round(seconds * 1000), 1)}ms"]
-        elif blocks is not None:
+            options.append(f"--runtime={max(round(seconds * 1000), 1)}ms")
+        if blocks is None:
+            options.append("--time_based=1")
+        else:
             options.append(f"--io_size={max(blocks // work.numjobs, 1) * work.row_bytes}")
         before = cpu_of_children()
         job = self._run(*options)
