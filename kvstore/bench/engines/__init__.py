@@ -19,8 +19,20 @@ __all__ = ["ENGINES", "make_engine"]
 #: Name, as after ``engine=``, to module and class.
 ENGINES = {
     "kvstore": "kvstore_engine:KvStoreEngine",
+    "kvstore-threads": "kvstore_engine:KvStoreThreads",
+    "kvstore-unverified": "kvstore_engine:KvStoreUnverified",
     "fio": "fio_engine:FioEngine",
     "preadv": "preadv_engine:PreadvEngine",
+    "liburing": "liburing_engine:LiburingEngine",
+    "file-per-key": "file_per_key_engine:FilePerKeyEngine",
+    "raw_block-posix": "raw_block_engine:RawBlockPosix",
+    "raw_block-io_uring": "raw_block_engine:RawBlockUring",
+    "lmcache-local-disk": "local_disk_engine:LocalDiskEngine",
+    "lmdb": "lmdb_engine:LmdbEngine",
+    "rocksdb": "rocksdb_engine:RocksDbEngine",
+    "nixl-posix": "nixl_engine:NixlPosixEngine",
+    "mooncake": "mooncake_engine:MooncakeEngine",
+    "kvikio": "kvikio_engine:KvikioEngine",
 }
 
 

@@ -14,7 +14,7 @@ from kvstore.bench.engines.base import Engine, Op, Work
 from kvstore.bench.machine import fill_level
 from kvstore.bench.places import device_bytes
 
-__all__ = ["KvStoreEngine"]
+__all__ = ["KvStoreEngine", "KvStoreThreads", "KvStoreUnverified"]
 
 
 class KvStoreEngine(Engine):
@@ -29,13 +29,16 @@ class KvStoreEngine(Engine):
         "region_bytes": "unit of reuse; chosen from the block size",
         "window_bytes": "in flight on a device at most",
     }
+    #: Options that a variant of this engine has where the user gives none.
+    defaults: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self) -> None:
         self.pool: kvstore.Pool | None = None
 
     def open(self, work: Work) -> None:
         self.work = work
-        kind = cast(Literal["auto", "uring", "threads"], work.options.get("device_kind", "auto"))
+        options = {**self.defaults, **work.options}
+        kind = cast(Literal["auto", "uring", "threads"], options.get("device_kind", "auto"))
         files = [path for path in work.paths if not Path(path).is_block_device()]
         kvstore.format(
             work.paths,
@@ -43,15 +46,15 @@ class KvStoreEngine(Engine):
             size=max(work.size_bytes, *(device_bytes(path) for path in files)) if files else None,
             block_bytes=work.block_bytes,
             min_block_bytes=min(-(-min(work.block_sizes) // PAGE_BYTES) * PAGE_BYTES, 256 * 1024),
-            region_bytes=work.options.get("region_bytes"),
+            region_bytes=options.get("region_bytes"),
             force=True,
             device_kind=kind,
         )
         self.pool = kvstore.open(
             work.paths,
-            verify=cast(Literal["always", "off"], work.options.get("verify_reads", "always")),
+            verify=cast(Literal["always", "off"], options.get("verify_reads", "always")),
             device_kind=kind,
-            window_bytes=work.options.get("window_bytes"),
+            window_bytes=options.get("window_bytes"),
             prefetch_bytes=max(2 * work.iodepth * work.numjobs * work.row_bytes, 256 << 20),
         )
         self.space = self.pool.space(engine="kvbench", seed=work.seed)
@@ -115,3 +118,17 @@ class KvStoreEngine(Engine):
             "write_amplification": (payload + metadata) / put if put else None,
             "stats": stats,
         }
+
+
+class KvStoreThreads(KvStoreEngine):
+    """With threads in the place of io_uring, as where a container forbids it."""
+
+    name = "kvstore-threads"
+    defaults: ClassVar[Mapping[str, str]] = {"device_kind": "threads"}
+
+
+class KvStoreUnverified(KvStoreEngine):
+    """Without checking checksums (I5), which no rival below has."""
+
+    name = "kvstore-unverified"
+    defaults: ClassVar[Mapping[str, str]] = {"verify_reads": "off"}

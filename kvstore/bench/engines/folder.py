@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder for engines that keep their blocks in files of their own; gone when they are closed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from kvstore.bench.engines.base import Work
+
+__all__ = ["Folder", "forget_cached"]
+
+
+class Folder:
+    """A fresh one for ``work.paths[0]``: made there when nothing is, in it where it is a folder, else next to it.
+
+    Raises
+    ------
+    RuntimeError : the path is a device, or the file system has no room.
+    """
+
+    def __init__(self, work: Work) -> None:
+        place = Path(work.paths[0])
+        if place.is_block_device():
+            raise RuntimeError(f"its blocks are files, and {place} is a device: give it a file system (filename=A,B)")
+        parent = place if place.is_dir() else place.parent
+        free = shutil.disk_usage(parent).free
+        if free < work.size_bytes:
+            raise RuntimeError(f"{parent} has {free:,} bytes free, not {work.size_bytes:,}")
+        if place.exists():
+            self.path = Path(tempfile.mkdtemp(prefix=f"{place.name}-", dir=parent))
+        else:
+            self.path = place
+            place.mkdir()
+
+    def remove(self) -> None:
+        """With all that is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def forget_cached(folder: Path) -> None:
+    """Write out the files under a folder and drop them from the page cache, so that the first get of a block is one
+    from the device.
+    """
+    for path in folder.rglob("*"):
+        if path.is_file():
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""kvikio on host memory: its thread pool moves the pieces of a batch, with a future for each block.
+
+Blocks lie in one file as ``FlatFile`` says. kvikio calls CUDA's driver even for host memory, so it needs a GPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from kvstore.bench.content import Buffers
+from kvstore.bench.engines.base import Engine, Op, Work
+from kvstore.bench.engines.flat import FlatFile, whole_pages
+
+__all__ = ["KvikioEngine"]
+
+
+class KvikioEngine(Engine):
+    """One file or device."""
+
+    name = "kvikio"
+
+    def __init__(self) -> None:
+        self.file: FlatFile | None = None
+        self.handle: Any = None
+
+    def why_not(self) -> str | None:
+        if find_spec("kvikio") is None:
+            return "kvikio is missing: pip install kvikio-cu12"
+        try:
+            ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            return f"kvikio needs a GPU with NVIDIA's driver: {error}"
+        return None
+
+    def open(self, work: Work) -> None:
+        kvikio = import_module("kvikio")
+        self.work = work
+        self.file = FlatFile(work)
+        import_module("kvikio.defaults").set({"num_threads": work.iodepth * work.numjobs})
+        self.handle = kvikio.CuFile(str(self.file.path), "r+")
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        assert self.file is not None
+        sizes = [whole_pages(self.work.bytes_of(number)) for number in numbers]
+        call = self.handle.pread if op == "get" else self.handle.pwrite
+        futures = [
+            call(buffers.rows[row][:nbytes], file_offset=self.file.offset(number))
+            for row, (number, nbytes) in enumerate(zip(numbers, sizes, strict=True))
+        ]
+        for nbytes, moved in zip(sizes, [future.get() for future in futures], strict=True):
+            if moved != nbytes:
+                raise RuntimeError(f"{op} of {nbytes} bytes moved {moved}")
+        return None
+
+    def flush(self) -> None:
+        assert self.file is not None
+        self.file.flush()
+
+    def close(self) -> None:
+        if self.handle is not None:
+            self.handle.close()
+            self.handle = None
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def facts(self) -> dict[str, Any]:
+        return {"version": import_module("kvikio").__version__, "path": "kvikio's threads, host memory"}

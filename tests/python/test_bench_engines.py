@@ -1,0 +1,237 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""What kvbench expects of every engine, so that its figures can be set side by side.
+
+Method: each engine that can run here keeps a few small blocks at a path of its own; what its gets bring is verified by
+number and byte. A store is corrupted by flipping a byte wherever a block's stamp is found in its files.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from bench_support import bench
+
+from kvstore.bench.content import Buffers
+from kvstore.bench.cpu import cpu_time
+from kvstore.bench.engines import ENGINES, make_engine
+from kvstore.bench.engines.base import Engine, SelfTimedEngine, Work
+
+MIB = 1 << 20
+_OF_LMCACHE = ("raw_block-posix", "raw_block-io_uring", "lmcache-local-disk")
+_SELF_TIMED = ("fio",)
+_BLOCKS = 24
+_PLAIN = Work(paths=(), block_sizes=(16384,), population=_BLOCKS, size_bytes=48 * MIB, iodepth=4, verify="full", seed=7)
+#: One at a time; a batch; two threads with batches of blocks that are not whole pages.
+_WORKS = {
+    "one": replace(_PLAIN, iodepth=1),
+    "batch": _PLAIN,
+    "threads": replace(_PLAIN, block_sizes=(4096, 10_000, 65_536), weights=(1.0, 1.0, 1.0), numjobs=2),
+}
+
+
+def _names(names: Sequence[str]) -> list[object]:
+    return [pytest.param(name, marks=[pytest.mark.lmcache] if name in _OF_LMCACHE else []) for name in names]
+
+
+def _here(name: str) -> Engine:
+    engine = make_engine(name)
+    why_not = engine.why_not()
+    if why_not:
+        pytest.skip(why_not)
+    return engine
+
+
+def _at(work: Work, folder: Path) -> Work:
+    return replace(work, paths=(str(folder / "bench.img"),))
+
+
+@pytest.fixture(params=_names([name for name in ENGINES if name not in _SELF_TIMED]))
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Each that can run here and is handed its blocks; closed at the end, and leaving no thread."""
+    engine = _here(request.param)
+    before = threading.active_count()
+    yield engine
+    engine.close()
+    assert threading.active_count() == before
+
+
+@dataclass
+class Opened:
+    """An engine with its buffers, one a worker."""
+
+    engine: Engine
+    work: Work
+    buffers: list[Buffers]
+
+    def __post_init__(self) -> None:
+        self.content = self.work.content()
+        for one in self.buffers:
+            self.content.fill(one)
+
+    def put(self, numbers: Sequence[int], worker: int = 0) -> None:
+        for first in range(0, len(numbers), self.work.iodepth):
+            chosen = numbers[first : first + self.work.iodepth]
+            self.content.stamp(self.buffers[worker], chosen)
+            assert all(self.engine.batch("put", chosen, self.buffers[worker]) or [True])
+
+    def get(self, numbers: Sequence[int], worker: int = 0) -> list[str | None]:
+        """What is wrong with each."""
+        found: list[str | None] = []
+        for first in range(0, len(numbers), self.work.iodepth):
+            chosen = numbers[first : first + self.work.iodepth]
+            self.content.spoil(self.buffers[worker], len(chosen))
+            hits = self.engine.batch("get", chosen, self.buffers[worker]) or [True] * len(chosen)
+            sizes = [self.work.bytes_of(number) for number in chosen]
+            wrong = self.content.check(self.buffers[worker], chosen, sizes, "full")
+            found += [problem if hit else "a miss" for hit, problem in zip(hits, wrong, strict=True)]
+        return found
+
+
+@contextmanager
+def opened(engine: Engine, work: Work) -> Iterator[Opened]:
+    """Buffers go before the engine whose memory they may be."""
+    engine.open(work)
+    store = Opened(engine, work, [engine.buffers() for _ in range(work.numjobs)])
+    try:
+        yield store
+    finally:
+        store.buffers.clear()
+        engine.close()
+
+
+def _shuffled(seed: int) -> list[int]:
+    return random.Random(seed).sample(range(_BLOCKS), _BLOCKS)
+
+
+@pytest.mark.parametrize("kind", _WORKS)
+def test_every_get_brings_the_bytes_of_its_number(engine: Engine, kind: str, tmp_path: Path) -> None:
+    work = _at(_WORKS[kind], tmp_path)
+    with opened(engine, work) as store, ThreadPoolExecutor(work.numjobs) as threads:
+        share = _BLOCKS // work.numjobs
+        parts = [range(worker * share, (worker + 1) * share) for worker in range(work.numjobs)]
+        list(threads.map(store.put, parts, range(work.numjobs)))
+        engine.flush()
+        found = threads.map(lambda worker: store.get(_shuffled(worker), worker), range(work.numjobs))
+        assert [set(problems) for problems in found] == [{None}] * work.numjobs
+
+
+def test_the_newest_are_there_however_many_were_put(engine: Engine, tmp_path: Path) -> None:
+    work = _at(replace(_PLAIN, block_sizes=(256 * 1024,), iodepth=8, size_bytes=64 * MIB), tmp_path)
+    count = 2 * work.size_bytes // work.row_bytes
+    with opened(engine, work) as store:
+        store.put(range(count))
+        assert set(store.get(range(count - work.population, count))) == {None}
+
+
+def _flip_stamps(folder: Path, store: Opened, number: int) -> int:
+    """Flip a byte of every copy of a block's first page in the files under a folder."""
+    store.content.stamp(store.buffers[0], [number])
+    stamp, flipped = bytes(store.buffers[0].view(0, 64)), 0
+    for path in folder.rglob("*"):
+        if not path.is_file():
+            continue
+        data, place = path.read_bytes(), -1
+        while (place := data.find(stamp, place + 1)) >= 0:
+            fd = os.open(path, os.O_RDWR)
+            os.pwrite(fd, bytes([stamp[40] ^ 1]), place + 40)
+            os.fsync(fd)
+            os.close(fd)
+            flipped += 1
+    return flipped
+
+
+def test_a_corrupted_block_is_never_a_right_one(engine: Engine, tmp_path: Path) -> None:
+    with opened(engine, _at(_WORKS["one"], tmp_path)) as store:
+        store.put(range(_BLOCKS))
+        engine.flush()
+        assert _flip_stamps(tmp_path, store, 5)
+        try:
+            (problem,) = store.get([5])
+        except Exception as error:  # noqa: BLE001 - each library has its own
+            problem = str(error)
+        assert problem
+        assert store.get([4, 6]) == [None, None]
+
+
+@pytest.mark.parametrize("name", _names(list(ENGINES)))
+def test_an_engine_whose_opening_failed_can_be_closed(name: str, tmp_path: Path) -> None:
+    engine, before = _here(name), threading.active_count()
+    (tmp_path / "no folder").touch()
+    with pytest.raises(Exception):  # noqa: B017 - each library has its own
+        engine.open(_at(_PLAIN, tmp_path / "no folder"))
+    engine.close()
+    engine.close()
+    assert threading.active_count() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["no folder"]
+
+
+@pytest.mark.parametrize("name", _names([name for name in ENGINES if "lookup" in make_engine(name).operations]))
+def test_what_is_not_there_is_looked_up_in_vain(name: str, tmp_path: Path) -> None:
+    engine = _here(name)
+    with opened(engine, _at(_PLAIN, tmp_path)) as store:
+        store.put(range(_BLOCKS))
+        assert list(engine.batch("lookup", [0, 1000, 3, 2000], store.buffers[0]) or []) == [True, False, True, False]
+
+
+def test_the_processes_that_work_are_counted(engine: Engine, tmp_path: Path) -> None:
+    with opened(engine, _at(_PLAIN, tmp_path)) as store:
+        before = cpu_time(engine.processes())
+        store.put(range(_BLOCKS))
+        used = cpu_time(engine.processes()) - before
+    assert used.usr + used.sys > 0
+
+
+@pytest.mark.parametrize("name", _names([name for name in ENGINES if name not in _SELF_TIMED]))
+def test_closing_leaves_nothing_but_the_file_it_was_given(name: str, tmp_path: Path) -> None:
+    engine = _here(name)
+    with opened(engine, _at(_PLAIN, tmp_path)) as store:
+        store.put(range(_BLOCKS))
+    assert [path.name for path in tmp_path.iterdir()] in ([], ["bench.img"])
+
+
+@pytest.mark.parametrize("name", _SELF_TIMED)
+def test_a_program_moves_verifies_and_tells_what_it_used(name: str, tmp_path: Path) -> None:
+    engine = _here(name)
+    assert isinstance(engine, SelfTimedEngine)
+    work = _at(_PLAIN, tmp_path)
+    engine.open(work)
+    put, got = engine.measure("put", None, 2 * _BLOCKS), engine.measure("get", None, 2 * _BLOCKS)
+    assert (put.blocks, got.blocks) == (2 * _BLOCKS, 2 * _BLOCKS)
+    assert got.bytes == got.blocks * work.block_bytes
+    assert sum(got.latency_ns.values()) == got.blocks
+    assert engine.check() == work.population
+    data = np.memmap(work.paths[0], np.uint8, "r+")
+    data[5 * work.row_bytes + 2000] ^= 1
+    data.flush()
+    with pytest.raises(RuntimeError):
+        engine.check()
+    engine.close()
+
+
+def test_engines_take_turns_in_one_job(tmp_path: Path) -> None:
+    names = [
+        name for name in ("kvstore", "kvstore-threads", "preadv", "file-per-key") if not make_engine(name).why_not()
+    ]
+    document = bench(
+        tmp_path, "--rw=get", f"--engine={','.join(names)}", "--iodepth=4", "--runtime=40ms", "--slice=10ms"
+    )
+    assert [job["kvbench"]["engine"] for job in document["jobs"]] == names
+    for job in document["jobs"]:
+        assert (job["error"], job["kvbench"]["wrong"], job["kvbench"]["misses"]) == (0, 0, 0)
+        assert job["kvbench"]["verified"] == job["read"]["total_ios"] > 0
+
+
+def test_an_engine_that_cannot_run_says_how_to_mend_that(tmp_path: Path) -> None:
+    for name in ENGINES:
+        why_not = make_engine(name).why_not()
+        assert why_not is None or "pip install" in why_not or "apt-get install" in why_not or "GPU" in why_not, name
