@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""The table of ``scripts/bench-core``: kvstore next to fio and its nearest rivals, in one run on one device."""
+"""Measurements that are not puts and gets in a loop, which `kvstore bench` does: open, lookup, l2, sweep, fill."""

@@ -1,15 +1,14 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m bench.core [table|open|lookup|l2|sweep|fill] …``: the measurements behind the README's numbers."""
+"""``python -m bench.core open|lookup|l2|sweep|fill …``: measurements behind the README's numbers."""
 
 from __future__ import annotations
 
 import sys
 
-from bench.core import fill, l2, lookup, open_many, sweep, table
+from bench.core import fill, l2, lookup, open_many, sweep
 
 VERBS = {
-    "table": table.main,
     "open": open_many.main,
     "lookup": lookup.main,
     "l2": l2.main,
@@ -19,10 +18,12 @@ VERBS = {
 
 
 def main() -> int:
-    """Runs one measurement; the table without a verb."""
-    verb = sys.argv[1] if len(sys.argv) > 1 and sys.argv[1] in VERBS else "table"
-    arguments = sys.argv[2:] if verb in sys.argv[1:2] else sys.argv[1:]
-    return VERBS[verb](arguments)
+    """Runs one measurement."""
+    verb = sys.argv[1] if len(sys.argv) > 1 else ""
+    if verb not in VERBS:
+        print(f"bench-core: {verb!r} is none of {', '.join(VERBS)}", file=sys.stderr)
+        return 2
+    return VERBS[verb](sys.argv[2:])
 
 
 if __name__ == "__main__":
