@@ -126,7 +126,10 @@ Status Keeper::flush(uint64_t timeout_ns) {
   if (!options_.threaded) {
     lock.unlock();
     turn();
-    if (!flushes_.is_done(ticket)) return Status(Code::kBusy, "the owner's claim cannot be read back, try again");
+    if (!flushes_.is_done(ticket)) {
+      return Status(Code::kBusy, catalog_.shared() ? "the lease of this opener is not renewed, try again"
+                                                   : "the owner's claim cannot be read back, try again");
+    }
     return flush_outcome_;
   }
   woken_ = true;
@@ -183,6 +186,7 @@ bool Keeper::commit(bool last) {
   // I1: one flush, after every payload of this round has completed, covers all its regions.
   const Status flushed = any_payload && KVS_RULE(I1_flush_before_descriptors) ? flush_device() : Status();
   if (!flushed.ok()) add(counters_.flush_errors);
+  bool whole = true;
   for (CommitWork& one : work) {
     Status status = flushed.ok() || !KVS_RULE(I1_no_descriptors_after_a_failed_flush) ? write_region(one) : flushed;
     // A write that took so long that another owner may have read the device before it landed is no promise. In a shared
@@ -190,6 +194,7 @@ bool Keeper::commit(bool last) {
     if (status.ok() && !catalog_.shared()) status = still_ours();
     if (interrupted(status) && !last && KVS_RULE(S3_an_interrupted_commit_goes_on)) {
       claim_in_doubt_ = true;
+      whole = false;
       catalog_.commit_interrupted(std::move(one));
       continue;
     }
@@ -198,18 +203,21 @@ bool Keeper::commit(bool last) {
     catalog_.commit_done(std::move(one), status, !flushed.ok());
     if (flushed.ok()) hold_if_unknown(number, status);
   }
-  add(counters_.commits);
-  return !claim_in_doubt_;
+  if (whole) add(counters_.commits);
+  return whole;
 }
 
 Status Keeper::write_region(CommitWork& work) {
   Region& region = catalog_.region(work.region);
-  for (const auto& block : work.dictionary) {
+  while (!work.dictionary.empty()) {
     // I10: the strings are durable before the first descriptor that refers to them.
+    const auto& block = work.dictionary.front();
     std::memcpy(page_.data(), block.page.data(), kPageBytes);
-    if (!KVS_RULE(I10_strings_before_descriptors)) continue;
-    KVS_TRY(
-        write_page(region, geometry_.dictionary_offset(region.id, block.number), KVS_RULE(I10_strings_are_durable)));
+    if (KVS_RULE(I10_strings_before_descriptors)) {
+      KVS_TRY(
+          write_page(region, geometry_.dictionary_offset(region.id, block.number), KVS_RULE(I10_strings_are_durable)));
+    }
+    work.dictionary.erase(work.dictionary.begin());  // written once, also when the rest is interrupted
   }
   return write_descriptors(region, work);
 }

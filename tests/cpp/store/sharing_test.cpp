@@ -514,6 +514,30 @@ TEST_F(Sharing, S3_ACommitThatTheEndOfALeaseInterruptsGoesOnWhenItIsRenewed) {
   EXPECT_EQ(openers.number(0, "write_failures"), 0);
 }
 
+TEST_F(Sharing, S3_ACommitThatGoesOnDoesNotWriteItsStringsAgain) {
+  open_all(1);
+  // The opener stands still when the strings are on the device and the first descriptor is to follow.
+  int strings = 0;
+  int others = 0;
+  openers.on_request = [&](const device::IoRequest& request) {
+    const auto& geometry = openers.geometry();
+    if (request.op != device::IoOp::kWrite || request.offset_bytes >= geometry.data_offset) return;
+    const uint64_t in_entry = (request.offset_bytes - format::kMetadataOffset) % geometry.entry_bytes;
+    const bool is_strings = in_entry == geometry.dictionary_offset(RegionId{0}, 0) - format::kMetadataOffset;
+    strings += is_strings ? 1 : 0;
+    if (is_strings && strings == 1) openers.pass(ManyOpeners::kLeaseNs * 6 / 10);
+    others += strings != 0 && !is_strings ? 1 : 0;
+  };
+  ASSERT_EQ(openers.put(0, 1).status, ItemStatus::kStored);
+  const double commits = openers.number(0, "commits");
+  openers.run(kSecondNs);
+  EXPECT_EQ(openers.number(0, "commits"), commits) << "it was interrupted";
+  openers.run(kSecondNs);
+  EXPECT_EQ(strings, 1);
+  EXPECT_EQ(others, 1) << "the tail";
+  EXPECT_EQ(openers.number(0, "commits") - commits, 1);
+}
+
 TEST_F(Sharing, S3_WhatIsClosedJustThenWaitsForTheRenewalAndLosesNothing) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1).status, ItemStatus::kStored);  // its descriptor is still to be written
