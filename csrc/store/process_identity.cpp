@@ -1,9 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
-//
-// Which process an opener is, and whether it is certainly gone (S5). "Gone" is said only of the same host: when its
-// kernel was started anew since, or, seen from the same process id namespace, no process has that id and start time. A
-// process id in another container's namespace means nothing here, nor does a /proc that cannot be read.
+
+#include "store/process_identity.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -17,7 +15,6 @@
 #include <string>
 
 #include "base/mutation.h"
-#include "store/shared_pool.h"
 
 namespace kvstore::store {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/mutation.h"
+#include "store/process_identity.h"
 
 namespace kvstore::store {
 
@@ -23,7 +23,6 @@ constexpr uint64_t kWatchNs = 50'000'000;  // the agent looks after the store's 
 constexpr uint64_t kBusyWatchNs = 5'000'000;
 constexpr uint64_t kBusyNs = 200'000'000;  // this long after the last of them
 constexpr uint64_t kJoinStepNs = 20'000'000;
-constexpr uint64_t kCloseNsMin = 1'000'000'000;
 
 cluster::Agent::Setup agent_setup(const StoreOptions& options, const SharedPool::Setup& setup) {
   cluster::Agent::Setup agent;

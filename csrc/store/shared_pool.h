@@ -115,8 +115,4 @@ class SharedPool final : public cluster::StoreSide {
   size_t engine_keys_ = 0;
 };
 
-// This process, so that another can say for certain whether it is gone; and whether one is (docs/sharing.md, S5).
-cluster::Opener this_process(const format::Uuid& host);
-bool is_certainly_gone(const cluster::Opener& opener, const cluster::Opener& me);
-
 }  // namespace kvstore::store

@@ -358,10 +358,6 @@ Result<std::unique_ptr<Store>> open_paths(const std::vector<std::string>& paths,
   return Store::open_devices(std::move(devices), options);
 }
 
-}  // namespace
-
-namespace {
-
 // Opened once as its only owner, so that nobody else is there, and closed again.
 Status become_shared(const std::vector<std::string>& paths, const StoreOptions& options) {
   StoreOptions alone = options;

@@ -14,7 +14,7 @@
 #include <string>
 #include <thread>
 
-#include "store/shared_pool.h"
+#include "store/process_identity.h"
 
 namespace kvstore::store {
 namespace {
