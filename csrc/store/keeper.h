@@ -9,10 +9,10 @@
 //   commit   flush (I1) -> dictionary blocks (I10) -> full D blocks -> tail copy (I4), all durable
 //   open     confirm ownership -> header copy -> other copy (I2), then payload may be written
 //   seal     last partial block into its D place -> header copy
-//   reclaim  read back who lived there -> misses -> header says free -> free, at the end of the queue (I7). Only a
-//   region
+//   reclaim  read back who lived there -> misses -> header says free -> free, last in the queue (I7). Only a region
 //            without readers is chosen, and it takes no new ones (I3)
-// A crash between any two steps leaves what was acknowledged as durable readable.
+// A crash between any two steps leaves what was acknowledged as durable readable. In shared mode a keeper commits,
+// opens and seals what the agent was granted, after a look at the headers (S1), and nothing else.
 
 #pragma once
 
