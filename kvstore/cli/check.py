@@ -3,8 +3,9 @@
 """Verify a pool: read every descriptor, read every payload and compare its checksum.
 
 Opens read-only unless --repair is given, so it may check a pool in use. A block that its owner reclaims meanwhile is
-not taken for a damaged one. With --repair the pool must not be in use; blocks that are damaged or cannot be read are
-dropped: they become misses.
+not taken for a damaged one. With --repair the pool must be in owner mode and not in use; blocks that are damaged or
+cannot be read are dropped: they become misses. Blocks that were deleted in shared mode are checked too: only the
+metadata engine knows of that.
 
   kvstore check pool.img
   kvstore check /dev/disk/by-id/nvme-eui.0025… --sample 10000
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Check, report."""
     with kvstore.open(options.paths, read_only=not options.repair) as pool:
-        stats = pool.stats()
+        stats, shared_mode = pool.stats(), bool(pool.superblocks()[0]["shared_mode"])
         started = time.monotonic()
         tally = _check(pool, options)
         seconds = time.monotonic() - started
@@ -49,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
         bad = still_there(options.paths, tally.bad)
         tally.stale += len(tally.bad) - len(bad)
         tally.bad = bad
-    report = _report(tally, stats, seconds)
+    report = _report(tally, stats, seconds) | {"shared_mode": shared_mode}
     if options.json:
         print_json(report)
     else:
@@ -170,4 +171,9 @@ def _print_report(report: dict[str, Any], tally: Tally, *, repaired: bool) -> No
     elif repaired:
         console.print(f"{len(tally.bad):,} bad blocks, {report['dropped_blocks']:,} dropped")
     elif tally.bad:
-        console.print(f"{len(tally.bad):,} bad blocks; reading them is a miss. Drop them with --repair")
+        mend = "Drop them with --repair"
+        if report["shared_mode"]:
+            mend += (
+                " when the openers have closed and `kvstore unshare` has ended shared mode, or let them be reclaimed"
+            )
+        console.print(f"{len(tally.bad):,} bad blocks; reading them is a miss. {mend}")

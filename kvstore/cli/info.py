@@ -94,7 +94,11 @@ def _facts(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     experimental = ", experimental" if report["experimental"] else ""
     yield "pool", f"{report['pool_uuid']} (format {report['format_version']}{experimental}, {kind})"
     yield "formatted", date_text(report["formatted_seconds"])
-    yield "owner", _owner_text(report)
+    if report["shared_mode"]:
+        yield "owner", "none: it is shared, by whom says `kvstore peers`"
+        yield "last owner", _owner_text(report)
+    else:
+        yield "owner", _owner_text(report)
     capacity = report["capacity_bytes"]
     yield "blocks", f"{report['blocks']:,}, {format_size(report['live_bytes'])} live"
     occupied = f"{format_size(report['occupied_bytes'])} of {format_size(capacity)}"

@@ -14,8 +14,8 @@ from kvstore.cluster.engine import (
     Snapshot,
     Txn,
     Watch,
+    file_of_url,
     open_engine,
-    sqlite_file,
 )
 from kvstore.cluster.sqlite_path import default_sqlite_path
 
@@ -30,6 +30,6 @@ __all__ = [
     "Txn",
     "Watch",
     "default_sqlite_path",
+    "file_of_url",
     "open_engine",
-    "sqlite_file",
 ]

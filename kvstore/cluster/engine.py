@@ -194,7 +194,7 @@ def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], 
     ConfigError : not such a url, or the client library is missing.
     EngineError : the engine cannot be reached.
     """
-    file = sqlite_file(url, default_path)
+    file = file_of_url(url, default_path)
     if file is not None:
         try:
             from kvstore.cluster.sqlite import SqliteEngine
@@ -216,7 +216,7 @@ def open_engine(url: str, *, timeout_s: float = 5.0, default_path: Callable[[], 
     raise ConfigError(f"engine {url!r} is none: write sqlite:/path/to/file, etcd://host:port,host:port or memory:name")
 
 
-def sqlite_file(url: str, default_path: Callable[[], str] | None = None) -> str | None:
+def file_of_url(url: str, default_path: Callable[[], str] | None = None) -> str | None:
     """Return the file that a ``sqlite:`` url means, and None for a url of another engine.
 
     A path that depends on the current directory, and what SQLite itself understands in a path, would be a file of its

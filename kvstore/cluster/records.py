@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from kvstore.cluster.engine import Compare, MetadataEngine, Put
 from kvstore.errors import BusyError, ConfigError, EngineError
 
-__all__ = ["Opener", "PoolState", "declare_gone", "pool_prefix", "read_state"]
+__all__ = ["Opener", "PoolState", "declare_gone", "empty_state", "pool_prefix", "read_state"]
 
 _HOLDS = ("free", "owned", "sealed", "retiring")
 
@@ -25,7 +25,10 @@ class Opener:
     epoch: int
     live: bool = False
     host: str = ""
+    boot: str = ""
+    process_namespace: int = 0
     process_id: int = 0
+    process_start: int = 0
     lost_seconds: int = 0
     gone: bool = False
     read: int = 0
@@ -44,6 +47,11 @@ class PoolState:
     openers: dict[int, Opener]
     regions: dict[str, int]
     retired_at: int = 0  # revision of the last region that waits for openers to let go of it; 0: none does
+
+
+def empty_state() -> PoolState:
+    """That of an engine which is not there."""
+    return PoolState(False, 0, 0, 0, {}, dict.fromkeys(_HOLDS, 0))
 
 
 def pool_prefix(pool_uuid: str) -> str:
@@ -111,8 +119,8 @@ def _take_identity(opener: Opener, value: str) -> None:
     words = value.split(" ")
     if len(words) != 7 or not all(word.isdigit() for word in words[2:6]):
         return
-    opener.host = words[0]
-    opener.process_id = int(words[3])
+    opener.host, opener.boot = words[0], words[1]
+    opener.process_namespace, opener.process_id, opener.process_start = (int(word) for word in words[2:5])
     opener.lost_seconds = int(words[5])
     opener.gone = words[6] == "gone"
 

@@ -57,13 +57,21 @@ def check_content(machine: Machine, target: Target) -> Finding:
     try:
         found = machine.what_is_there(target.path)
     except BusyError as error:
-        return Finding("content", "warn", str(error), "stop the holder, or open with wait_s to wait for it")
+        mend = "stop the holder, or open with wait_s to wait for it"
+        if machine.superblock(target.path).get("shared_mode"):
+            mend = 'open it with mode="shared" too; kvstore peers shows who has it open'
+        return Finding("content", "warn", str(error), mend)
     except KvStoreError as error:
         return Finding("content", "fail", str(error), "mend what the message says")
     if not found:
         return Finding("content", "warn", "free, and there is no store on it", f"kvstore format {target.path}")
     if "kvstore store" in found:
         damaged = found.startswith("damaged")
+        superblock = machine.superblock(target.path)
+        if superblock:
+            # A device has a uuid of its own; all other verbs name the pool's.
+            mode = "shared" if superblock["shared_mode"] else "owner"
+            found = f"{found}, a member of pool {superblock['pool_uuid']} in {mode} mode"
         return Finding("content", "fail" if damaged else "ok", found, "kvstore format --force" if damaged else "")
     mend = "use another device; kvstore format --force overwrites what is there"
     return Finding("content", "fail", f"something else is on it: {found}", mend)

@@ -20,6 +20,7 @@ from typing import Any
 
 import kvstore
 from kvstore import _core
+from kvstore.errors import KvStoreError
 
 __all__ = ["Machine", "Target", "find_target", "loader_cache", "package_version"]
 
@@ -53,6 +54,14 @@ def _what_is_there(path: str) -> str:
     return found
 
 
+def _superblock(path: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = _core.read_superblock(path)
+    except KvStoreError:
+        return {}
+    return found
+
+
 def _read_directly(path: str) -> None:
     """One real read of a page past the page cache. OSError when that is not possible."""
     import mmap
@@ -78,6 +87,7 @@ class Machine:
     package_version : see :func:`package_version`.
     read_directly : reads a page of a path with O_DIRECT; OSError.
     what_is_there : ``""`` or what a device holds; opens it as its only owner and writes nothing; KvStoreError.
+    superblock : what the superblock of a device says, also of one in use; empty where there is none.
     open_stats : opens a pool read-only and returns its ``stats()``; KvStoreError.
     """
 
@@ -88,6 +98,7 @@ class Machine:
     package_version: Callable[[str], str | None] = package_version
     read_directly: Callable[[str], None] = _read_directly
     what_is_there: Callable[[str], str] = _what_is_there
+    superblock: Callable[[str], dict[str, Any]] = _superblock
     open_stats: Callable[[Sequence[str]], dict[str, Any]] = _open_stats
 
     def path(self, name: str) -> Path:

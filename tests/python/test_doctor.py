@@ -180,6 +180,27 @@ ROWS = [
     ),
     Row(
         device.check_content,
+        "warn",
+        "in use in shared mode: process 7",
+        answers={
+            "what_is_there": raising(BusyError("in use in shared mode: process 7")),
+            "superblock": lambda _: {"shared_mode": True, "pool_uuid": "2"},
+        },
+        target=NVME,
+        mend='mode="shared"',
+    ),
+    Row(
+        device.check_content,
+        "ok",
+        "kvstore store 1, formatted today, a member of pool 2 in shared mode",
+        answers={
+            "what_is_there": lambda _: "kvstore store 1, formatted today",
+            "superblock": lambda _: {"shared_mode": True, "pool_uuid": "2"},
+        },
+        target=NVME,
+    ),
+    Row(
+        device.check_content,
         "fail",
         "something else is on it: ext4",
         answers={"what_is_there": lambda _: "ext4 file system"},

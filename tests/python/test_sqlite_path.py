@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from test_process import in_child
 
-from kvstore.cluster import Put, default_sqlite_path, open_engine, sqlite_file
+from kvstore.cluster import Put, default_sqlite_path, file_of_url, open_engine
 from kvstore.errors import ConfigError, EngineError
 from kvstore.testing import SimDisk
 
@@ -208,10 +208,10 @@ def test_a_url_that_would_name_another_file_for_each_opener_is_refused_and_makes
 
 
 def test_a_url_names_the_default_file_an_absolute_path_or_another_engine():
-    assert sqlite_file("sqlite:", lambda: "/default") == "/default"
-    assert sqlite_file("sqlite:/var/lib/x.db") == "/var/lib/x.db"
-    assert sqlite_file("sqlite:///var/lib/x.db") == "///var/lib/x.db"
-    assert sqlite_file("etcd://host:2379") is None
+    assert file_of_url("sqlite:", lambda: "/default") == "/default"
+    assert file_of_url("sqlite:/var/lib/x.db") == "/var/lib/x.db"
+    assert file_of_url("sqlite:///var/lib/x.db") == "///var/lib/x.db"
+    assert file_of_url("etcd://host:2379") is None
     for url in ("sqlite", "sqlite:"):
         with pytest.raises(ConfigError, match="write sqlite: alone, or"):
-            sqlite_file(url)
+            file_of_url(url)
