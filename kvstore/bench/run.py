@@ -146,6 +146,8 @@ class _Run:
                 self.live.show(f"{contender.spec.name}: {contender.name} fills", turn)
             for turn in contender.ramp():
                 self.live.show(f"{contender.spec.name}: {contender.name} ramps up", turn)
+        if result.failed:
+            self._close(contender.work.paths)  # half filled, and perhaps broken
         return not result.failed
 
     def _turns(self, spec: JobSpec, running: list[tuple[Contender, JobResult]]) -> None:

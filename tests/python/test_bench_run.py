@@ -178,6 +178,24 @@ def test_an_engine_that_fails_is_a_result_that_says_so(tmp_path: Path, monkeypat
     assert fine["error"] == 0
 
 
+class Stumbling(MemoryEngine):
+    """Its first put fails."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        super().batch(op, numbers, buffers)
+        if len(self.asked) == 1:
+            raise OSError(errno.EIO, "no more")
+        return None
+
+
+def test_a_store_that_could_not_be_filled_is_not_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = use(Stumbling(), monkeypatch)
+    failed, fine = bench(tmp_path, "--name=a", "--rw=get", "--name=b", "--rw=get", "--randseed=1", status=1)["jobs"]
+    assert (failed["error"], failed["read"]["total_ios"]) == (errno.EIO, 0)
+    assert (fine["error"], fine["read"]["total_ios"], fine["kvbench"]["misses"]) == (0, 32, 0)
+    assert asked(engine, "put") == [0, *range(32)]
+
+
 def test_an_engine_that_cannot_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryEngine, "why_not", lambda self: "memory is missing: buy some")
     use(MemoryEngine(), monkeypatch)
