@@ -196,5 +196,14 @@ TEST_F(SharedCatalog, ARegionThatAnotherFilledIsNotGivenBackAsEmpty) {
   EXPECT_TRUE(catalog_->peek(found.entry.fingerprint).has_value());
 }
 
+// The lease ran out though the engine answered all it was asked: nothing failed that could be named.
+TEST_F(SharedCatalog, ARefusalSaysWhyTheLeaseIsNotRenewedAlsoWhenNoRequestFailed) {
+  const std::string told = "no puts for the moment: the lease of this opener is not renewed: ";
+  catalog_->suspend(Status());
+  EXPECT_EQ(catalog_->put_refusal().message(), told + "this process was paused, or got no processor");
+  catalog_->suspend(Status(Code::kTimeout, "no answer"));
+  EXPECT_EQ(catalog_->put_refusal().message(), told + "no answer");
+}
+
 }  // namespace
 }  // namespace kvstore::store
