@@ -122,7 +122,7 @@ def _row(opener: Opener, state: PoolState) -> tuple[object, ...]:
         opener.epoch,
         said,
         opener.host or "not known",
-        f"{opener.process_id} (gone)" if is_gone else opener.process_id or "not known",
+        f"{opener.process_id or 'not known'}{' (gone)' if is_gone else ''}",
         len(opener.owned),
         len(opener.retiring),
         behind,
@@ -137,6 +137,7 @@ def _process(opener: Opener) -> Whereabouts:
 def _fate(opener: Opener) -> str:
     """What becomes of its regions: if it died, or, where it is dead, now."""
     count_text = f"{len(opener.owned):,} region{'' if len(opener.owned) == 1 else 's'}"
+    stay = f"{count_text} {'stays' if len(opener.owned) == 1 else 'stay'} readable"
     if not opener.owned:
         return "nothing waits for it"
     if opener.gone:
@@ -146,7 +147,7 @@ def _fate(opener: Opener) -> str:
         when = "when its lease has ended" if opener.live else "in their turn by openers of this host"
         return f"its process is gone: {count_text} readable, reused {when}"
     if opener.live and where == "here":
-        return f"{count_text} stay readable; reused when its lease has ended"
+        return f"{stay}; reused when its lease has ended"
     if opener.live:
-        return f"{count_text} stay readable; not reused until it is known to be gone"
+        return f"{stay}; not reused until it is known to be gone"
     return f"{count_text} readable, not reused until it is known to be gone (--gone {opener.epoch})"

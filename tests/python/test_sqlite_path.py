@@ -14,8 +14,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from python_support import IDENTITY
 from test_process import in_child
 
+import kvstore
 from kvstore.cluster import Put, default_sqlite_path, file_of_url, open_engine
 from kvstore.errors import ConfigError, EngineError
 from kvstore.testing import SimDisk
@@ -69,9 +71,9 @@ def attach():
     attached = []
 
     def make(path):
-        if Path(path).is_file():
+        if Path(path).is_file() and Path(path).stat().st_size == 0:
             os.truncate(path, 1 << 20)
-        done = subprocess.run(["losetup", "--find", "--show", path], capture_output=True, text=True)
+        done = subprocess.run(["losetup", "--find", "--show", "--direct-io=on", path], capture_output=True, text=True)
         if done.returncode != 0:
             pytest.skip(f"no loop device here: {done.stderr.strip()}")
         attached.append(done.stdout.strip())
@@ -100,6 +102,17 @@ def test_of_a_loop_device_it_is_that_of_the_file_behind_it(attach, images, tmp_p
     for path in (over_link, attach(images[0]), attach(over_link)):
         assert default_sqlite_path([path], UUID) == wanted
     assert default_sqlite_path([over_link, images[1]], UUID) == wanted
+
+
+def test_openers_of_a_loop_device_and_of_its_file_find_each_other(attach, pool_path):
+    with (
+        kvstore.open(attach(pool_path), mode="shared", lease_s=2) as of_device,
+        kvstore.open(pool_path, mode="shared", lease_s=2) as of_file,
+    ):
+        assert of_device.space(**IDENTITY).put(b"key", b"value", durable=True)
+        of_file.refresh(10)
+        assert of_file.space(**IDENTITY).get(b"key", bytearray(5)) == 5
+        assert of_file.stats()["openers"] == 2
 
 
 def test_a_loop_device_whose_file_has_not_that_name_any_more_has_none(attach, images):
