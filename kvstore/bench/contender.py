@@ -157,7 +157,7 @@ class Contender:
         self.store, self.engine = store, store.engine
         live = store.numbers.live
         self.choices = [
-            Choices(live, self.spec.random_distribution, self.spec.randseed, worker)
+            Choices(live, self.spec.random_distribution, self.spec.randseed, worker, self.spec.loop)
             for worker in range(self.spec.numjobs)
         ]
 

@@ -70,9 +70,9 @@ class Numbers:
 class Choices:
     """Draws among ``live`` blocks: all alike, or by Zipf's law with the popular ones scattered. For one thread."""
 
-    def __init__(self, live: int, distribution: tuple[str, float], seed: int, worker: int) -> None:
+    def __init__(self, live: int, distribution: tuple[str, float], seed: int, worker: int, loop: int = 0) -> None:
         kind, theta = distribution
-        self._draw = np.random.default_rng([seed, worker])
+        self._draw = np.random.default_rng([seed, worker, loop])
         self._live = live
         self._cumulative: npt.NDArray[np.float64] | None = None
         if kind == "zipf":

@@ -33,7 +33,7 @@ _TRUE, _FALSE = {"1", "true", "yes", ""}, {"0", "false", "no"}
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One job, checked. Its fields are the options of the table, and two more."""
+    """One job, checked. Its fields are the options of the table, and some more."""
 
     name: str
     filename: tuple[tuple[str, ...], ...]
@@ -52,6 +52,7 @@ class JobSpec:
     runtime: float
     ramp_time: float
     slice: float
+    loops: int
     rate: int
     verify: Verify
     random_distribution: tuple[str, float]
@@ -60,6 +61,7 @@ class JobSpec:
     unlink: bool
     engine_options: Mapping[str, str]  # those with a dot: "kvstore.verify_reads"
     given: Mapping[str, str]  # as it was written
+    loop: int = 0  # which repetition this is
 
     @property
     def ops(self) -> tuple[Op, ...]:
@@ -214,6 +216,7 @@ OPTIONS: dict[str, Option] = {
         Option("runtime", _seconds, "0", "how long to run, as with fio's time_based; 0: until io_size is moved"),
         Option("ramp_time", _seconds, "0", "how long to run before anything counts"),
         Option("slice", _seconds, "1", "with several engines: how long a turn is"),
+        Option("loops", _count(1, 1000), "1", "times to run it; each is a result, a repetition in a report"),
         Option("rate", _size, "0", "bytes a second of each thread at most; 0: as fast as it goes"),
         Option("verify", _verify, "stamp", "of what a get brings: stamp (24 bytes in each 4 KiB), full (every byte), "
                "none"),
@@ -280,7 +283,8 @@ def _specs(name: str, given: Mapping[str, str]) -> list[JobSpec]:
         sizes = tuple(size for size, _ in split)
         told = [format_size(sizes[0])] * (len(splits) > 1)
         told += [f"depth{depth}"] * (len(depths) > 1) + [f"jobs{count}"] * (len(threads) > 1)
-        made.append(replace(spec, name="-".join([name, *told]), bs=sizes, bssplit=split, iodepth=depth, numjobs=count))
+        one = replace(spec, name="-".join([name, *told]), bs=sizes, bssplit=split, iodepth=depth, numjobs=count)
+        made += [replace(one, loop=loop) for loop in range(spec.loops)]
     return made
 
 

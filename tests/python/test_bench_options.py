@@ -29,7 +29,7 @@ def spec(**options: str) -> JobSpec:
 
 def test_the_table_has_every_field_of_a_job() -> None:
     fields = {field.name for field in dataclasses.fields(JobSpec)}
-    assert fields == set(OPTIONS) | {"name", "engine_options", "given"}
+    assert fields == set(OPTIONS) | {"name", "engine_options", "given", "loop"}
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,15 @@ def test_engines_take_turns_on_places_of_their_own(tmp_path: Path) -> None:
     assert len({job["job options"]["filename"] for job in jobs}) == 2
 
 
+def test_loops_are_repetitions_that_choose_anew(tmp_path: Path, memory: MemoryEngine) -> None:
+    jobs = bench(tmp_path, "--name=a", "--rw=get", "--loops=3")["jobs"]
+    assert [(job["jobname"], job["read"]["total_ios"]) for job in jobs] == [("a", 32)] * 3
+    gets = asked(memory, "get")
+    assert gets[:32] != gets[32:64] != gets[64:]
+    (row,) = load_results([tmp_path / "result.json"]).rows
+    assert row.repetitions == 3
+
+
 def test_jobs_that_need_the_same_store_share_it(tmp_path: Path, memory: MemoryEngine) -> None:
     bench(tmp_path, "--name=a", "--rw=put", "--name=b", "--rw=get")
     assert len(asked(memory, "put")) == 32
