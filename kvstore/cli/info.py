@@ -3,7 +3,7 @@
 """Say what a pool is and how full it is: superblocks, geometry, owner, regions by state, live and occupied bytes.
 
 Opens read-only: claims nothing, writes nothing, and may look at a pool that is in use. What it then shows is the
-moment of opening.
+moment of opening. Blocks that were deleted in shared mode count: only the metadata engine knows of that.
 """
 
 from __future__ import annotations

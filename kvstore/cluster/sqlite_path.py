@@ -43,7 +43,7 @@ def default_sqlite_path(paths: Sequence[str], pool_uuid: str, *, make_folder: bo
     Raises
     ------
     ConfigError : a path is neither a file nor a block device; an image has several hard links, or is a mount by itself;
-        the file behind a loop device cannot be found.
+        the file behind a loop device cannot be found; ``KVSTORE_STATE_DIR`` is not absolute.
     EngineError : the state folder cannot be made, or a loop device not be asked.
 
     Notes
@@ -149,8 +149,11 @@ def _mount_points() -> set[str]:
 
 def _state_folder() -> Path:
     if given := os.environ.get("KVSTORE_STATE_DIR"):
-        return Path(given).absolute()
+        if not Path(given).is_absolute():  # another folder for each current directory
+            raise ConfigError(f"KVSTORE_STATE_DIR is {given!r}: write an absolute path, such as /var/lib/kvstore")
+        return Path(given)
     if os.geteuid() == 0:
         return Path("/var/lib/kvstore")
-    given = os.environ.get("XDG_STATE_HOME")
-    return (Path(given) if given else Path.home() / ".local" / "state") / "kvstore"
+    given = os.environ.get("XDG_STATE_HOME", "")
+    # What is not absolute is to be ignored, says the XDG Base Directory Specification.
+    return (Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "state") / "kvstore"

@@ -178,6 +178,18 @@ def test_the_state_folder_depends_on_who_asks(device, tmp_path, monkeypatch, no_
     assert made == ["/var/lib/kvstore", f"{home}/.local/state/kvstore", f"{tmp_path}/kvstore"]
 
 
+def test_a_state_folder_that_depends_on_the_current_directory_is_none(device, tmp_path, monkeypatch, no_state_folder):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    wanted = f"{tmp_path}/.local/state/kvstore/{UUID}.sqlite"
+    assert default_sqlite_path([device], UUID, make_folder=False) == wanted
+    monkeypatch.setenv("KVSTORE_STATE_DIR", "state")
+    with pytest.raises(ConfigError, match="KVSTORE_STATE_DIR is 'state': write an absolute path"):
+        default_sqlite_path([device], UUID)
+
+
 def test_a_state_folder_that_cannot_be_made_says_what_to_set(device, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("KVSTORE_STATE_DIR", str(tmp_path / "file" / "state"))
