@@ -231,14 +231,14 @@ def file_of_url(url: str, default_path: Callable[[], str] | None = None) -> str 
         return None
     if colon and not path and default_path is not None:
         return default_path()
-    if not path.startswith("/") or (path.startswith("//") and not path.startswith("///")):
-        problem = "the path is not absolute"
-    elif "?" in path:
-        problem = "SQLite takes no options, and no '?' in the path"
+    if "?" in path:
+        problem = "there are no options, and no '?' in a path"
     elif "\0" in path or not _is_utf8(path):
-        problem = "the path is not one"
+        problem = "no file can have this name"
     elif path != path.strip():
         problem = "there are blanks around the path"
+    elif not path.startswith("/") or (path.startswith("//") and not path.startswith("///")):
+        problem = "the path is not absolute"
     else:
         return path
     raise ConfigError(f"engine {url!r}: {problem}; write sqlite: alone, or sqlite:/var/lib/kvstore/pool.sqlite")
