@@ -13,8 +13,6 @@ namespace kvstore::cluster {
 
 namespace {
 
-constexpr uint64_t kRenewalsPerLease = 5;
-
 std::string hex_text(uint64_t number) { return format_text("%016llx", static_cast<unsigned long long>(number)); }
 
 }  // namespace
@@ -33,6 +31,7 @@ Result<TxnOutcome> Agent::txn(std::vector<Compare> compares, std::vector<Operati
   for (Compare& compare : compares) compare.key = full(compare.key);
   for (Operation& operation : operations) operation.key = full(operation.key);
   Result<TxnOutcome> outcome = setup_.engine->txn(compares, operations);
+  answered_ = outcome.ok();
   if (!outcome.ok()) {
     ++counters_.request_errors;
     trouble_ = outcome.status();
@@ -131,6 +130,7 @@ Status Agent::become_opener() {
 void Agent::take_over_own() {
   std::set<RegionKey> held = granted_;
   for (const auto& [region, taken] : taken_) held.insert(region);
+  bool goes_on = true;
   for (const RegionKey& region : held) {
     const auto found = regions_.find(region);
     const bool mine = found != regions_.end() && is_mine(region, found->second.record);
@@ -144,13 +144,15 @@ void Agent::take_over_own() {
     if (found->second.record.epoch == epoch_) continue;
     RegionRecord record = found->second.record;
     record.epoch = epoch_;
-    if (KVS_RULE(S6_what_nobody_took_is_taken_over)) (void)change_region(region, record);
+    if (!goes_on || !KVS_RULE(S6_what_nobody_took_is_taken_over)) continue;
+    (void)change_region(region, record);
+    goes_on = may_go_on();
   }
   const auto left = [&](const RegionKey& region) {
     const auto found = regions_.find(region);
     return found != regions_.end() && found->second.record.epoch != epoch_;
   };
-  if (std::any_of(granted_.begin(), granted_.end(), left)) return;  // the next turn tries again
+  if (!goes_on || std::any_of(granted_.begin(), granted_.end(), left)) return;  // the next turn tries again
   // S2: a failover may forget what was just taken over.
   if (clock_.monotonic_ns() < settled_at_ns_) return;
   if (std::exchange(settled_at_ns_, 0) != 0 && !granted_.empty() && setup_.engine->forgets_ns() != 0) {
@@ -225,6 +227,10 @@ void Agent::keep_lease() {
   next_renewal_ns_ = asked_ns + options_.lease_ns / kTriesPerLease;
 }
 
+// Whether who does the same for many regions does it for one more in this turn: only while the lease needs nothing and
+// the engine answers. The rest is for the next turn, which begins with the lease.
+bool Agent::may_go_on() const { return answered_ && clock_.monotonic_ns() < next_renewal_ns_; }
+
 Status Agent::catch_up() {
   if (!joined_) return Status(Code::kBusy, "the lease of this opener has ended: " + trouble_.message());
   // Asked for by callers, as often as they like: an engine that is away is asked no more often for it.
@@ -265,8 +271,12 @@ bool Agent::follow_changes(uint64_t wait_ns) {
 
 Status Agent::leave(bool all_ended) {
   if (!joined_) return {};
-  report_sealed();
-  report_deletes();
+  for (bool worked = true; worked && joined_;) {
+    worked = report_sealed();
+    worked |= report_deletes();
+    keep_lease();
+  }
+  if (!joined_) return {};
   bool all = to_seal_.empty() && to_free_.empty() && conflicts_.empty();
   for (const auto& [region, taken] : std::map<RegionKey, Taken>(taken_)) {
     RegionRecord record = regions_.at(region).record;

@@ -81,11 +81,12 @@ class StoreSide {
   // Granted, but the device bears a generation that the engine did not know of.
   virtual std::vector<std::pair<RegionKey, Generation>> take_conflicts() = 0;
   virtual std::vector<std::pair<RegionKey, DeadSlots>> take_deletes() = 0;
-  virtual void deletes_done(bool all) = 0;
-  virtual bool drained_all() = 0;                     // of every region that was told of
+  virtual void deletes_done(const std::vector<RegionKey>& untold) = 0;  // those are to be taken again
+  virtual bool drained_all() = 0;                                       // of every region that was told of
   virtual bool drained(const RegionKey& region) = 0;  // no entry and no reader left of a retiring region
   virtual std::vector<uint8_t> take_hits() = 0;       // bits by region, device after device; empty: none
-  virtual Result<std::vector<HeaderFacts>> scan_headers() = 0;
+  // Of so many regions of a device, from one on.
+  virtual Result<std::vector<HeaderFacts>> scan_headers(const RegionKey& first, uint32_t count) = 0;
 };
 
 struct AgentOptions {
@@ -142,6 +143,7 @@ class Agent {
   size_t keys_known() const { return regions_.size() + 3 * openers_.size(); }
 
  private:
+  static constexpr uint64_t kRenewalsPerLease = 5;
   static constexpr uint64_t kTriesPerLease = 20;  // of what failed
   static constexpr uint64_t kJudgingsPerLease = 4;
   static constexpr std::string_view kRebuiltStamp = "rebuilt";
@@ -180,11 +182,14 @@ class Agent {
   void tell_regions_of(uint64_t epoch);
 
   Status rebuild();
+  Status keep_rebuild_lease();
+  Result<std::vector<HeaderFacts>> scan_all_headers();
   Status write_rebuilt();
   Status become_opener();
   void take_over_own();
   void depose();
   void keep_lease();
+  bool may_go_on() const;
   std::string format_prefix() const;
   bool is_valid_format(std::string_view value) const;
   uint64_t generation_floor() const;
@@ -229,6 +234,7 @@ class Agent {
   uint64_t next_hits_ns_ = 0;
   Status trouble_;         // of the last request that failed
   bool in_doubt_ = false;  // a transaction of this epoch was not answered
+  bool answered_ = false;  // the last one was
 
   std::unique_ptr<Watch> watch_;
   bool may_have_forgotten_ = false;  // the watch broke, as after a failover
@@ -258,6 +264,7 @@ class Agent {
   LeaseId rebuild_lease_ = kNoLease;
   std::string rebuild_value_;
   uint64_t rebuild_since_ns_ = 0;
+  uint64_t next_rebuild_renewal_ns_ = 0;
 };
 
 }  // namespace kvstore::cluster

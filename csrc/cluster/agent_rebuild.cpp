@@ -15,6 +15,7 @@ namespace kvstore::cluster {
 namespace {
 
 constexpr size_t kOperationsMax = 100;        // etcd takes 128 in a transaction
+constexpr uint32_t kRegionsPerScan = 4096;    // a fraction of a second even on a slow device
 constexpr uint64_t kEpochsSkippedMax = 1024;  // epochs may have been given that no header bears
 constexpr uint64_t kGenerationsSkippedMax = 65536;
 
@@ -35,12 +36,7 @@ uint64_t Agent::generation_floor() const {
 
 Status Agent::rebuild() {
   const uint64_t now_ns = clock_.monotonic_ns();
-  if (rebuild_lease_ != kNoLease) {
-    ++counters_.requests;
-    if (const Status renewed = setup_.engine->renew(rebuild_lease_); renewed.code() == Code::kNotFound) {
-      rebuild_lease_ = kNoLease;
-    }
-  }
+  if (rebuild_lease_ != kNoLease) (void)keep_rebuild_lease();
   if (rebuild_lease_ == kNoLease) {
     ++counters_.requests;
     KVS_ASSIGN(rebuild_lease_, setup_.engine->grant(options_.lease_ns));
@@ -56,6 +52,7 @@ Status Agent::rebuild() {
       return Status(Code::kBusy, "another opener rebuilds the metadata engine's state");
     }
     rebuild_since_ns_ = now_ns;
+    next_rebuild_renewal_ns_ = now_ns + options_.lease_ns / kRenewalsPerLease;
   }
   // S7: whoever could renew its lease until a moment ago has stopped writing when that time is over.
   const bool waited = now_ns - rebuild_since_ns_ >= options_.lease_ns || options_.first_ever;
@@ -69,8 +66,34 @@ Status Agent::rebuild() {
   return written;
 }
 
+// A large pool takes longer than a lease. kBusy: it has ended, and somebody else may be at it.
+Status Agent::keep_rebuild_lease() {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  if (now_ns < next_rebuild_renewal_ns_) return {};
+  ++counters_.requests;
+  const Status renewed = setup_.engine->renew(rebuild_lease_);
+  next_rebuild_renewal_ns_ = now_ns + options_.lease_ns / (renewed.ok() ? kRenewalsPerLease : kTriesPerLease);
+  if (renewed.code() != Code::kNotFound) return {};  // where there was no answer, the transactions tell
+  rebuild_lease_ = kNoLease;
+  return Status(Code::kBusy, "the lease of the rebuild has ended; begin again");
+}
+
+Result<std::vector<HeaderFacts>> Agent::scan_all_headers() {
+  std::vector<HeaderFacts> all;
+  for (uint16_t device = 0; device < setup_.region_counts.size(); ++device) {
+    const uint32_t regions = setup_.region_counts[device];
+    for (uint32_t first = 0; first < regions; first += kRegionsPerScan) {
+      KVS_TRY(keep_rebuild_lease());
+      const uint32_t count = std::min(kRegionsPerScan, regions - first);
+      KVS_ASSIGN(const std::vector<HeaderFacts> some, store_.scan_headers({device, first}, count));
+      all.insert(all.end(), some.begin(), some.end());
+    }
+  }
+  return all;
+}
+
 Status Agent::write_rebuilt() {
-  KVS_ASSIGN(const std::vector<HeaderFacts> headers, store_.scan_headers());
+  KVS_ASSIGN(const std::vector<HeaderFacts> headers, scan_all_headers());
   uint64_t epoch = std::max(setup_.epoch_floor, epoch_);
   std::set<uint64_t> owners;
   uint64_t floor = 0;
@@ -103,6 +126,7 @@ Status Agent::write_rebuilt() {
   operations.push_back(
       {std::string(kFormatKey), format_prefix() + std::to_string(floor) + " " + next_stamp(), kNoLease, false});
   for (size_t first = 0; first < operations.size(); first += kOperationsMax) {
+    KVS_TRY(keep_rebuild_lease());
     const size_t end = std::min(operations.size(), first + kOperationsMax);
     const auto outcome =
         txn({{std::string(kRebuildKey), rebuild_value_}}, {operations.begin() + static_cast<std::ptrdiff_t>(first),

@@ -46,6 +46,7 @@ bool Agent::take_regions() {
     for (uint32_t i = coming; i < wanted && i - coming < kTakesPerTurn; ++i) {
       if (!take_one(device)) break;
       worked = true;
+      if (!may_go_on()) return worked;
     }
   }
   return worked;
@@ -121,8 +122,10 @@ bool Agent::grant_settled() {
     if (forgets_ns != 0 && KVS_RULE(S2_a_take_settles)) {
       if (now_ns - taken.since_ns <= forgets_ns || now_ns < taken.next_look_ns) continue;
       taken.next_look_ns = now_ns + options_.lease_ns / kTriesPerLease;
+      if (worked && !may_go_on()) break;
       const Result<bool> settled = is_settled(region, entry, taken.retired);
-      if (!settled.ok() || !settled.value()) continue;
+      if (!settled.ok()) break;
+      if (!settled.value()) continue;
     }
     taken_.erase(region);
     granted_.insert(region);
@@ -147,21 +150,23 @@ bool Agent::report_sealed() {
     return change_region(region, record) == Outcome::kApplied;
   };
   bool worked = false;
+  bool goes_on = true;
+  const auto is_done = [&](const RegionKey& region, Hold hold, Generation at_least) {
+    if (!goes_on) return false;
+    const bool done = change(region, hold, at_least);
+    worked |= done;
+    goes_on = may_go_on();
+    return done;
+  };
   // Each list is taken whole: a change that is applied takes its region out of the lists.
   for (const RegionKey& region : std::exchange(to_seal_, {})) {
-    const bool done = change(region, Hold::kSealed, {});
-    worked |= done;
-    if (!done) to_seal_.push_back(region);
+    if (!is_done(region, Hold::kSealed, {})) to_seal_.push_back(region);
   }
   for (const RegionKey& region : std::exchange(to_free_, {})) {
-    const bool done = change(region, Hold::kFree, {});
-    worked |= done;
-    if (!done) to_free_.push_back(region);
+    if (!is_done(region, Hold::kFree, {})) to_free_.push_back(region);
   }
   for (const auto& [region, generation] : std::exchange(conflicts_, {})) {
-    const bool done = change(region, Hold::kSealed, generation);
-    worked |= done;
-    if (!done) conflicts_.emplace_back(region, generation);
+    if (!is_done(region, Hold::kSealed, generation)) conflicts_.emplace_back(region, generation);
   }
   return worked;
 }
@@ -169,8 +174,14 @@ bool Agent::report_sealed() {
 bool Agent::report_deletes() {
   const auto deletes = store_.take_deletes();
   if (deletes.empty()) return false;
-  bool all = true;
+  bool worked = false;
+  bool goes_on = true;
+  std::vector<RegionKey> untold;
   for (const auto& [region, dead] : deletes) {
+    if (!goes_on) {
+      untold.push_back(region);
+      continue;
+    }
     DeadSlots merged = dead;
     const auto known = dead_values_.find(region);
     std::optional<std::string> old;
@@ -193,17 +204,21 @@ bool Agent::report_deletes() {
                              {{dead_key(region), value, kNoLease, false}});
     const bool applied = outcome.ok() && outcome.value().applied;
     if (applied) dead_values_[region] = value;
-    all = all && applied;
+    if (!applied) untold.push_back(region);
+    worked |= applied;
+    goes_on = may_go_on();
   }
-  store_.deletes_done(all);
-  return all;
+  store_.deletes_done(untold);
+  return worked;
 }
 
 // S4: every opener that lives has seen that the region retires, and has no entry and no reader of it any more.
 bool Agent::reuse_drained() {
   const std::vector<RegionKey> retiring(retiring_.begin(), retiring_.end());
   bool worked = false;
+  bool goes_on = true;
   for (const RegionKey& region : retiring) {
+    if (!goes_on) break;
     const Entry entry = regions_.at(region);
     RegionRecord record = entry.record;
     if (record.epoch != epoch_) {
@@ -212,6 +227,7 @@ bool Agent::reuse_drained() {
       if (owner != openers_.end() && owner->second.live) continue;
       record.epoch = epoch_;
       worked |= change_region(region, record) == Outcome::kApplied;
+      goes_on = may_go_on();
       continue;
     }
     if (!entry.witnessed && KVS_RULE(S4_who_lives_is_known_up_to_then)) continue;
@@ -221,6 +237,7 @@ bool Agent::reuse_drained() {
     if (!passed && KVS_RULE(S4_every_reader_has_let_go)) continue;
     record.hold = Hold::kOwned;
     worked |= change_region(region, record) == Outcome::kApplied;
+    goes_on = may_go_on();
   }
   return worked;
 }
@@ -255,6 +272,13 @@ bool Agent::publish_read() {
 
 void Agent::judge_openers() {
   next_judging_ns_ = clock_.monotonic_ns() + options_.lease_ns / kJudgingsPerLease;
+  bool goes_on = true;
+  const auto change = [&](std::vector<Compare> compares, Operation operation) {
+    if (!goes_on) return;
+    (void)txn(std::move(compares), {std::move(operation)});
+    goes_on = may_go_on();
+    if (!goes_on) next_judging_ns_ = clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease;
+  };
   const uint64_t now_seconds = clock_.wall_seconds();
   std::set<uint64_t> owners;
   for (const auto& [region, entry] : regions_) {
@@ -273,8 +297,8 @@ void Agent::judge_openers() {
     if (known || epoch == epoch_ || former_.contains(epoch)) continue;
     Opener unknown;
     unknown.lost_seconds = std::max<uint64_t>(now_seconds, 1);
-    (void)txn({{std::string(kFormatKey), format_}, {opener_key(epoch), std::nullopt}},
-              {{opener_key(epoch), encode(unknown), kNoLease, false}});
+    change({{std::string(kFormatKey), format_}, {opener_key(epoch), std::nullopt}},
+           {opener_key(epoch), encode(unknown), kNoLease, false});
   }
   std::vector<uint64_t> epochs;
   for (const auto& [epoch, entry] : openers_) epochs.push_back(epoch);
@@ -288,7 +312,7 @@ void Agent::judge_openers() {
     const bool gone =
         entry.opener.gone || setup_.is_gone(entry.opener) || waited || !KVS_RULE(S5_an_orphan_waits_for_proof);
     if (gone && !owners.contains(epoch)) {
-      (void)txn({{opener_key(epoch), entry.value}}, {{opener_key(epoch), "", kNoLease, true}});
+      change({{opener_key(epoch), entry.value}}, {opener_key(epoch), "", kNoLease, true});
     } else if (gone) {
       const bool known = std::exchange(entry.gone, true);
       if (!known) tell_regions_of(epoch);
@@ -298,7 +322,7 @@ void Agent::judge_openers() {
     } else if (!gone && lost_seconds == 0) {
       Opener lost = entry.opener;
       lost.lost_seconds = std::max<uint64_t>(now_seconds, 1);
-      (void)txn({{opener_key(epoch), entry.value}}, {{opener_key(epoch), encode(lost), kNoLease, false}});
+      change({{opener_key(epoch), entry.value}}, {opener_key(epoch), encode(lost), kNoLease, false});
     }
   }
 }

@@ -390,19 +390,14 @@ std::vector<std::pair<RegionKey, Generation>> SharedPool::take_conflicts() {
 std::vector<std::pair<RegionKey, DeadSlots>> SharedPool::take_deletes() {
   std::vector<std::pair<RegionKey, DeadSlots>> deletes;
   if (catalog_ == nullptr) return deletes;
-  deletes_told_.clear();
   for (Catalog::DeletedSlots& one : catalog_->take_deleted()) {
     deletes.push_back({key_of(one.region), {one.generation, std::move(one.slots)}});
-    deletes_told_.push_back(one.region);
   }
   return deletes;
 }
 
-void SharedPool::deletes_done(bool all) {
-  if (!all) {
-    for (const uint32_t number : deletes_told_) catalog_->deleted_again(number);
-  }
-  deletes_told_.clear();
+void SharedPool::deletes_done(const std::vector<RegionKey>& untold) {
+  for (const RegionKey& region : untold) catalog_->deleted_again(number_of(region));
   catalog_->deletes_told();
 }
 
@@ -417,20 +412,20 @@ bool SharedPool::drained(const RegionKey& region) {
 
 std::vector<uint8_t> SharedPool::take_hits() { return catalog_->take_hits(); }
 
-Result<std::vector<HeaderFacts>> SharedPool::scan_headers() {
-  std::vector<HeaderFacts> all;
-  for (uint16_t device = 0; device < setup_.superblocks.size(); ++device) {
-    KVS_ASSIGN(auto io, setup_.make_io(device));
-    KVS_ASSIGN(const HeaderScan scan, store::scan_headers(*io, setup_.superblocks[device]));
-    for (size_t i = 0; i < scan.headers.size(); ++i) {
-      const format::RegionHeader& header = scan.headers[i];
-      all.push_back({{device, header.region.value},
+Result<std::vector<HeaderFacts>> SharedPool::scan_headers(const RegionKey& first, uint32_t count) {
+  std::vector<RegionId> regions;
+  for (uint32_t i = 0; i < count; ++i) regions.push_back(RegionId{first.region + i});
+  KVS_ASSIGN(auto io, setup_.make_io(first.device));
+  KVS_ASSIGN(const HeaderScan scan, store::scan_headers(*io, setup_.superblocks[first.device], regions));
+  std::vector<HeaderFacts> facts;
+  for (size_t i = 0; i < scan.headers.size(); ++i) {
+    const format::RegionHeader& header = scan.headers[i];
+    facts.push_back({{first.device, header.region.value},
                      hold_of(header, scan.unreadable[i]),
                      header.generation,
                      header.owner_epoch.value});
-    }
   }
-  return all;
+  return facts;
 }
 
 }  // namespace kvstore::store

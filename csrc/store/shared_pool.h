@@ -75,11 +75,11 @@ class SharedPool final : public cluster::StoreSide {
   std::vector<cluster::RegionKey> take_released() override;
   std::vector<std::pair<cluster::RegionKey, Generation>> take_conflicts() override;
   std::vector<std::pair<cluster::RegionKey, cluster::DeadSlots>> take_deletes() override;
-  void deletes_done(bool all) override;
+  void deletes_done(const std::vector<cluster::RegionKey>& untold) override;
   bool drained_all() override;
   bool drained(const cluster::RegionKey& region) override;
   std::vector<uint8_t> take_hits() override;
-  Result<std::vector<cluster::HeaderFacts>> scan_headers() override;
+  Result<std::vector<cluster::HeaderFacts>> scan_headers(const cluster::RegionKey& first, uint32_t count) override;
 
  private:
   void run();
@@ -97,7 +97,6 @@ class SharedPool final : public cluster::StoreSide {
   std::vector<std::unique_ptr<Follower>> followers_;
   std::vector<std::pair<cluster::RegionKey, Generation>> ungranted_;              // what lived there is not gone yet
   std::vector<std::pair<cluster::RegionKey, cluster::DeadSlots>> early_deletes_;  // told before start()
-  std::vector<uint32_t> deletes_told_;                                            // by the transactions of this turn
   bool leaving_ = false;
   uint64_t watch_ns_ = 0;  // how long the agent's turn waits for a change
   uint64_t last_worked_ns_ = 0;

@@ -40,14 +40,25 @@ class NotingStore final : public StoreSide {
   std::vector<RegionKey> take_sealed() override { return {}; }
   std::vector<RegionKey> take_released() override { return {}; }
   std::vector<std::pair<RegionKey, Generation>> take_conflicts() override { return {}; }
-  std::vector<std::pair<RegionKey, DeadSlots>> take_deletes() override { return {}; }
-  void deletes_done(bool) override {}
+  std::vector<std::pair<RegionKey, DeadSlots>> take_deletes() override {
+    std::vector<std::pair<RegionKey, DeadSlots>> taken;
+    for (const uint32_t region : deleted_in) {
+      DeadSlots dead{kOnDevice, format::DeadBitmap(8)};
+      dead.slots.set(SlotIndex{3});
+      taken.emplace_back(RegionKey{0, region}, std::move(dead));
+    }
+    deleted_in.clear();
+    return taken;
+  }
+  void deletes_done(const std::vector<RegionKey>& untold) override {
+    for (const RegionKey& region : untold) deleted_in.insert(region.region);
+  }
   bool drained_all() override { return lets_go; }
   bool drained(const RegionKey&) override { return lets_go; }
   std::vector<uint8_t> take_hits() override { return {}; }
-  Result<std::vector<HeaderFacts>> scan_headers() override {
+  Result<std::vector<HeaderFacts>> scan_headers(const RegionKey& first, uint32_t count) override {
     std::vector<HeaderFacts> all;
-    for (uint32_t i = 0; i < regions; ++i) {
+    for (uint32_t i = first.region; i < first.region + count; ++i) {
       all.push_back({{0, i}, used.contains(i) ? Hold::kSealed : Hold::kFree, generation_of(i), 1});
     }
     return all;
@@ -58,6 +69,7 @@ class NotingStore final : public StoreSide {
   std::set<uint32_t> used;  // sealed on the device
   uint32_t wanted = 0;
   std::optional<RegionKey> victim_is;
+  std::set<uint32_t> deleted_in;  // regions, not told yet
   bool lets_go = true;
   std::vector<std::pair<uint32_t, uint64_t>> grants;  // region, generation before it
   std::vector<uint32_t> losses;
@@ -67,9 +79,12 @@ class NotingStore final : public StoreSide {
 class Interposed final : public MetadataEngine {
  public:
   Interposed(std::shared_ptr<MemoryCluster> cluster, Clock& clock, Random& random)
-      : engine_(std::move(cluster), clock, random) {}
+      : engine_(std::move(cluster), clock, random), clock_(clock) {}
   Result<TxnOutcome> txn(std::span<const Compare> compares, std::span<const Operation> operations) override {
     if (const auto hook = std::exchange(before_txn, nullptr)) hook();
+    clock_.sleep_ns(txn_takes_ns);
+    ++txns;
+    if (is_mute) return Status(Code::kTimeout, "the engine did not answer");
     return engine_.txn(compares, operations);
   }
   Result<Snapshot> range(std::string_view prefix) override {
@@ -85,10 +100,14 @@ class Interposed final : public MetadataEngine {
   uint64_t forgets_ns() const override { return engine_.forgets_ns(); }
 
   std::function<void()> before_txn;  // once
-  uint32_t lost_range = 0;           // the how manieth from now
+  uint64_t txn_takes_ns = 0;
+  bool is_mute = false;     // to transactions
+  uint32_t txns = 0;        // asked for
+  uint32_t lost_range = 0;  // the how manieth from now
 
  private:
   MemoryEngine engine_;
+  Clock& clock_;
 };
 
 struct Member {
@@ -111,6 +130,12 @@ struct Member {
   NotingStore store;
   std::unique_ptr<Agent> agent;
 };
+
+std::set<uint32_t> numbers(uint32_t count) {
+  std::set<uint32_t> all;
+  for (uint32_t i = 0; i < count; ++i) all.insert(i);
+  return all;
+}
 
 class Agents : public ::testing::Test {
  protected:
@@ -237,6 +262,15 @@ TEST_F(Agents, S7_AWipedEngineIsRebuiltWhenEverybodyHasStoppedWriting) {
   EXPECT_TRUE(is_rebuilt());
 }
 
+TEST_F(Agents, S7_ARebuildThatTakesLongerThanALeaseIsFinished) {
+  begin(600, numbers(600));
+  cluster_->wipe();
+  a_->engine.txn_takes_ns = kLease * 3 / 10;  // a hundred records each
+  run({a_}, 5 * kLease);
+  EXPECT_TRUE(is_rebuilt());
+  EXPECT_EQ(cluster_->range("kvstore/test/r/").items.size(), 600u);
+}
+
 // A header of before the rebuild may still be on its way to the device.
 TEST_F(Agents, S7_NoLifeAfterARebuildHasAGenerationThatOneBeforeCouldHave) {
   first_ever_ = false;
@@ -261,6 +295,49 @@ TEST_F(Agents, S7_RegionsThatWereNeverUsedCanBeTakenAfterARebuildToo) {
   b_->store.wanted = 1;
   run({a_, b_}, kSecond);
   EXPECT_EQ(b_->store.grants.size(), 1u);
+}
+
+TEST_F(Agents, MuchToTellASlowEngineCostsNoLease) {
+  const std::set<uint32_t> all = numbers(60);
+  begin(60, all);
+  a_->store.deleted_in = all;
+  a_->engine.txn_takes_ns = kLease / 20;
+  run({a_, b_}, 5 * kLease);
+  EXPECT_TRUE(a_->store.deleted_in.empty());
+  EXPECT_EQ(cluster_->range("kvstore/test/dead/").items.size(), all.size());
+  EXPECT_EQ(a_->agent->counters().rejoins, 0u);
+}
+
+TEST_F(Agents, MuchThatADeadOpenerLeftCostsNoLease) {
+  begin(60, {});
+  Interposed dead(cluster_, clock_, random_);
+  for (uint32_t i = 0; i < 60; ++i) {
+    const RegionRecord record{Hold::kRetiring, Generation{7}, 100 + i, "stamp"};
+    const Operation change{.key = "kvstore/test/" + region_key({0, i}), .value = encode(record)};
+    ASSERT_TRUE(dead.txn({}, {&change, 1}).ok());
+  }
+  a_->engine.txn_takes_ns = kLease / 20;
+  run({a_}, 2 * kLease);
+  EXPECT_EQ(a_->agent->counters().rejoins, 0u);
+}
+
+TEST_F(Agents, MuchToGiveBackIsAllToldWhenAnOpenerLeaves) {
+  const std::set<uint32_t> all = numbers(60);
+  begin(60, all);
+  a_->store.deleted_in = all;
+  a_->engine.txn_takes_ns = kLease / 20;
+  EXPECT_TRUE(a_->agent->leave(true).ok());
+  EXPECT_EQ(cluster_->range("kvstore/test/dead/").items.size(), all.size());
+}
+
+TEST_F(Agents, AnEngineThatIsMuteIsNotToldAllThereIsInOneTurn) {
+  begin(60, numbers(60));
+  a_->store.deleted_in = numbers(60);
+  a_->engine.is_mute = true;
+  const uint32_t before = a_->engine.txns;
+  turn({a_});
+  EXPECT_LE(a_->engine.txns - before, 3u);
+  EXPECT_EQ(a_->store.deleted_in.size(), 60u);
 }
 
 TEST_F(Agents, ARegionThatCouldNotBeTakenWhenTheLeaseHadEndedIsTakenLater) {
