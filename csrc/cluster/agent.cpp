@@ -177,6 +177,7 @@ void Agent::depose() {
   lease_ = kNoLease;
   former_.insert(epoch_);
   next_join_ns_ = 0;
+  note_break();  // nobody listens until it has joined again
   ++counters_.rejoins;
 }
 
@@ -258,6 +259,7 @@ bool Agent::follow_changes(uint64_t wait_ns) {
   if (!changes.ok()) {
     ++counters_.request_errors;
     trouble_ = changes.status();
+    note_break();
     next_resync_ns_ = std::min(next_resync_ns_, clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease);
     return false;
   }

@@ -160,6 +160,7 @@ class Agent {
     bool live = false;
     bool gone = false;  // judged so
     Revision read = 0;
+    Revision hits = 0;  // of the value that the store was told
   };
 
   // Engine calls, counted.
@@ -178,6 +179,7 @@ class Agent {
   void apply_live(uint64_t epoch, bool live);
   bool is_mine(const RegionKey& region, const RegionRecord& record) const;
   RegionView view_of(const RegionKey& region, const Entry* entry) const;
+  void note_break();
   void tell(const RegionKey& region);
   void tell_regions_of(uint64_t epoch);
 
@@ -238,6 +240,8 @@ class Agent {
 
   std::unique_ptr<Watch> watch_;
   bool may_have_forgotten_ = false;  // the watch broke, as after a failover
+  bool tells_all_read_ = false;      // since then: also where nothing retires
+  uint64_t last_end_ns_ = 0;         // when another's live key was last seen to be gone, or may have gone unseen
   bool hears_ = false;               // the engine answered when it was asked last what had changed
   std::string format_;
   std::string epoch_value_;

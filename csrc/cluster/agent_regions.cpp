@@ -97,7 +97,10 @@ Result<bool> Agent::is_settled(const RegionKey& region, const Entry& entry, Revi
     next_resync_ns_ = 0;
     return false;
   }
-  if (retired == 0) return true;
+  if (retired == 0 || !KVS_RULE(S4_the_condition_is_looked_at_again)) return true;
+  // Whose live key went away that lately may have it back by another failover, and not know that it was ever gone.
+  const bool ended_lately = clock_.monotonic_ns() - last_end_ns_ <= setup_.engine->forgets_ns();
+  if (ended_lately && KVS_RULE(S4_an_end_settles_too)) return false;
   counters_.requests += 2;
   KVS_ASSIGN(const Snapshot live, setup_.engine->range(full("live/")));
   KVS_ASSIGN(const Snapshot read, setup_.engine->range(full("read/")));
@@ -105,8 +108,15 @@ Result<bool> Agent::is_settled(const RegionKey& region, const Entry& entry, Revi
   for (const KeyValue& item : read.items) {
     passed[item.key.substr(full("read/").size())] = decode_number(item.value).value_or(0);
   }
-  return std::all_of(live.items.begin(), live.items.end(),
-                     [&](const KeyValue& item) { return passed[item.key.substr(full("live/").size())] >= retired; });
+  std::set<std::string> living;
+  for (const KeyValue& item : live.items) living.insert(item.key.substr(full("live/").size()));
+  const bool all_passed =
+      std::all_of(living.begin(), living.end(), [&](const std::string& epoch) { return passed[epoch] >= retired; });
+  // Or it has ended, which is still to be heard of.
+  const bool all_there = std::all_of(openers_.begin(), openers_.end(), [&](const auto& one) {
+    return !one.second.live || living.contains(std::to_string(one.first));
+  });
+  return all_passed && all_there;
 }
 
 bool Agent::grant_settled() {
@@ -260,11 +270,24 @@ bool Agent::publish_read() {
     compares.resize(1);
     compares.push_back({region_key(region), entry.value});
   }
-  if (passed == 0 || openers_[epoch_].read >= passed) return false;
+  // After a failover what was retired may have been reused without us; who did it sees that, and waits for us.
+  const bool tells_all = tells_all_read_ && held == UINT64_MAX && store_.drained_all();
+  for (const auto& [region, entry] : regions_) {
+    if (!tells_all) break;
+    if (!entry.witnessed || entry.modified <= passed) continue;
+    passed = entry.modified;
+    compares.resize(1);
+    compares.push_back({region_key(region), entry.value});
+  }
+  if (passed == 0 || openers_[epoch_].read >= passed) {
+    tells_all_read_ &= !tells_all;
+    return false;
+  }
   const auto outcome = txn(std::move(compares), {{read_key(epoch_), std::to_string(passed), lease_, false}});
   if (!outcome.ok() && outcome.status().code() == Code::kNotFound) depose();
   if (!outcome.ok() || !outcome.value().applied) return false;
   openers_[epoch_].read = passed;
+  if (tells_all) tells_all_read_ = false;
   return true;
 }
 

@@ -44,6 +44,7 @@ Status Agent::resync() {
     ++counters_.request_errors;
     trouble_ = snapshot.status();
     watch_.reset();  // of a state that was not taken over: it has a gap before it
+    note_break();
     next_resync_ns_ = clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease;  // counted from its end
     return trouble_;
   }
@@ -62,30 +63,34 @@ Status Agent::resync() {
     note_void(items, format);
     return {};
   }
-  std::map<RegionKey, Entry> before = std::exchange(regions_, {});
+  if (may_have_forgotten_) last_end_ns_ = clock_.monotonic_ns();
+  tells_all_read_ |= may_have_forgotten_;
   std::map<uint64_t, OpenerEntry> openers_before = std::exchange(openers_, {});
   dead_values_.clear();
   epoch_known_ = false;
-  // What is absent now was erased, and what is there is as it is, whatever its revision: after a failover they restart.
   for (auto& [epoch, entry] : openers_before) {
-    if (entry.gone) openers_[epoch].gone = true;
+    openers_[epoch].gone = entry.gone;
+    openers_[epoch].hits = entry.hits;
   }
-  for (const auto& [region, entry] : before) {
-    const std::string key = full(region_key(region));
-    const KeyValue* const same = find(key);
-    if (same != nullptr && same->value == entry.value) {
-      regions_[region] = entry;
-      regions_[region].modified = same->modified;
-      regions_[region].witnessed = true;
-    } else if (same == nullptr) {
-      apply_region(region, {key, "", snapshot.value().revision, kNoLease}, true, true);
-    }
+  // What is absent now was erased, and what is there is as it is, whatever its revision: after a failover they restart.
+  std::vector<RegionKey> absent;
+  for (auto& [region, entry] : regions_) {
+    const KeyValue* const now = find(full(region_key(region)));
+    if (now == nullptr) absent.push_back(region);
+    // As what it retired (S4) it goes on counting when its successor is seen here first.
+    const bool counts = now != nullptr && KVS_RULE(S4_also_for_a_reuse_that_is_seen_late);
+    entry.modified = counts ? std::min(entry.modified, now->modified) : 0;
+  }
+  for (const RegionKey& region : absent) {
+    apply_region(region, {full(region_key(region)), "", snapshot.value().revision, kNoLease}, true, true);
   }
   for (const KeyValue& item : items) apply(item, false);
   std::erase_if(openers_, [](const auto& one) { return !one.second.known && !one.second.live; });
   for (const auto& [epoch, entry] : openers_before) {
     const auto found = openers_.find(epoch);
-    if (entry.live && (found == openers_.end() || !found->second.live)) tell_regions_of(epoch);
+    if (!entry.live || (found != openers_.end() && found->second.live)) continue;
+    last_end_ns_ = clock_.monotonic_ns();
+    tell_regions_of(epoch);
   }
   store_.openers_changed(live_openers());
   next_resync_ns_ = clock_.monotonic_ns() + kLeasesPerResync * options_.lease_ns;
@@ -131,7 +136,9 @@ void Agent::apply(const KeyValue& item, bool erased) {
     if (!erased) openers_[*read].read = decode_number(item.value).value_or(0);
   } else if (const auto hits = parse_epoch_key(key, "hits/")) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(item.value.data());
-    if (!erased && *hits != epoch_) store_.regions_read_by_others({bytes, item.value.size()});
+    // Once: what was read long ago is not read again with every resync.
+    if (erased || *hits == epoch_ || std::exchange(openers_[*hits].hits, item.modified) == item.modified) return;
+    store_.regions_read_by_others({bytes, item.value.size()});
   } else if (key == kEpochKey) {
     epoch_value_ = item.value;
     epoch_known_ = !erased;
@@ -195,6 +202,7 @@ void Agent::apply_region(const RegionKey& region, const KeyValue& item, bool era
 void Agent::apply_live(uint64_t epoch, bool live) {
   OpenerEntry& entry = openers_[epoch];
   if (std::exchange(entry.live, live) == live) return;
+  if (!live) last_end_ns_ = clock_.monotonic_ns();
   if (!live && epoch == epoch_ && joined_) depose();
   if (!live && !entry.known) openers_.erase(epoch);
   next_judging_ns_ = 0;
@@ -227,6 +235,9 @@ RegionView Agent::view(const RegionKey& region) const {
   const auto found = regions_.find(region);
   return view_of(region, found == regions_.end() ? nullptr : &found->second);
 }
+
+// What happened from here on until the next resync is not heard of, nor whether it was forgotten.
+void Agent::note_break() { may_have_forgotten_ |= setup_.engine->forgets_ns() != 0; }
 
 void Agent::tell(const RegionKey& region) { store_.region_changed(region, view(region)); }
 

@@ -29,7 +29,7 @@ class NotingStore final : public StoreSide {
   void granted(const RegionKey& region, Generation spent) override { grants.emplace_back(region.region, spent.value); }
   void lost(const RegionKey& region) override { losses.push_back(region.region); }
   void state_was_rebuilt() override {}
-  void regions_read_by_others(std::span<const uint8_t>) override {}
+  void regions_read_by_others(std::span<const uint8_t>) override { ++hits_told; }
 
   uint32_t regions_wanted(uint16_t) override {
     return wanted > grants.size() ? wanted - static_cast<uint32_t>(grants.size()) : 0;
@@ -71,6 +71,7 @@ class NotingStore final : public StoreSide {
   std::optional<RegionKey> victim_is;
   std::set<uint32_t> deleted_in;  // regions, not told yet
   bool lets_go = true;
+  uint32_t hits_told = 0;
   std::vector<std::pair<uint32_t, uint64_t>> grants;  // region, generation before it
   std::vector<uint32_t> losses;
 };
@@ -85,7 +86,9 @@ class Interposed final : public MetadataEngine {
     clock_.sleep_ns(txn_takes_ns);
     ++txns;
     if (is_mute) return Status(Code::kTimeout, "the engine did not answer");
-    return engine_.txn(compares, operations);
+    Result<TxnOutcome> outcome = engine_.txn(compares, operations);
+    if (std::exchange(loses_reply, false)) return Status(Code::kTimeout, "the engine did not answer");
+    return outcome;
   }
   Result<Snapshot> range(std::string_view prefix) override {
     if (lost_range != 0 && --lost_range == 0) return Status(Code::kTimeout, "the engine did not answer");
@@ -101,9 +104,10 @@ class Interposed final : public MetadataEngine {
 
   std::function<void()> before_txn;  // once
   uint64_t txn_takes_ns = 0;
-  bool is_mute = false;     // to transactions
-  uint32_t txns = 0;        // asked for
-  uint32_t lost_range = 0;  // the how manieth from now
+  bool is_mute = false;      // to transactions
+  bool loses_reply = false;  // to one
+  uint32_t txns = 0;         // asked for
+  uint32_t lost_range = 0;   // the how manieth from now
 
  private:
   MemoryEngine engine_;
@@ -168,6 +172,33 @@ class Agents : public ::testing::Test {
     for (Member* const one : whom) (void)one->agent->turn(0);
   }
   size_t grants() const { return a_->store.grants.size() + b_->store.grants.size(); }
+
+  // In the engine only: B itself does not notice.
+  void end_lease_of_b() { cluster_->revoke(cluster_->range("kvstore/test/live/" + epoch_of_b()).items.at(0).lease); }
+  std::string epoch_of_b() const { return std::to_string(b_->agent->epoch()); }
+  // A reuses region 0, which B has not let go, in the belief that B is not there: a failover forgot in between that its
+  // lease had ended.
+  void reuse_what_b_reads(bool loses_reply) {
+    begin(1, {0}, kSecond);
+    a_->store.wanted = 1;
+    a_->store.victim_is = RegionKey{0, 0};
+    b_->store.lets_go = false;
+    run({a_, b_}, 2 * kSecond);
+    end_lease_of_b();
+    a_->engine.before_txn = [this] { cluster_->failover(kSecond); };
+    a_->engine.loses_reply = loses_reply;
+    turn({a_});
+    const std::vector<KeyValue> record = cluster_->range("kvstore/test/r/0/0").items;
+    ASSERT_EQ(record.size(), 1u);
+    ASSERT_TRUE(record[0].value.starts_with("owned ")) << record[0].value;
+    run({a_, b_}, 3 * kSecond);
+    EXPECT_EQ(grants(), 0u);
+  }
+  void let_b_go() {
+    b_->store.lets_go = true;
+    run({a_, b_}, 3 * kSecond);
+    EXPECT_EQ(a_->store.grants.size(), 1u);
+  }
 
   bool is_rebuilt() { return !cluster_->range("kvstore/test/format").items.empty(); }
 
@@ -238,6 +269,27 @@ TEST_F(Agents, S4_WhatOthersLetGoBeforeAFailoverCountsForNothingAfterIt) {
   const std::vector<KeyValue> record = cluster_->range("kvstore/test/r/0/1").items;
   ASSERT_EQ(record.size(), 1u);
   EXPECT_TRUE(record[0].value.starts_with("retiring ")) << record[0].value;
+}
+
+TEST_F(Agents, S4_WhetherAllHaveLetGoIsLookedAtAgainBeforeAReusedRegionIsGranted) {
+  reuse_what_b_reads(false);
+  let_b_go();
+}
+
+TEST_F(Agents, S4_WhetherAllHaveLetGoIsLookedAtAgainAlsoWhereTheReuseWasNotAnswered) {
+  reuse_what_b_reads(true);
+  let_b_go();
+}
+
+TEST_F(Agents, S4_TheEndOfALeaseCountsOnlyWhenItCannotBeForgotten) {
+  reuse_what_b_reads(false);
+  end_lease_of_b();
+  run({a_}, kSecond * 9 / 10);
+  EXPECT_EQ(grants(), 0u);
+  cluster_->failover(kSecond);
+  run({a_, b_}, 3 * kSecond);
+  EXPECT_EQ(grants(), 0u);
+  let_b_go();
 }
 
 TEST_F(Agents, S5_ASilentOpenerKeepsItsRegionsUntilItIsKnownToBeGone) {
@@ -338,6 +390,21 @@ TEST_F(Agents, AnEngineThatIsMuteIsNotToldAllThereIsInOneTurn) {
   turn({a_});
   EXPECT_LE(a_->engine.txns - before, 3u);
   EXPECT_EQ(a_->store.deleted_in.size(), 60u);
+}
+
+TEST_F(Agents, WhatOthersReadIsToldOnceHoweverOftenTheStateIsRead) {
+  begin(1, {});
+  const auto tell_hits = [this](const char* bits) {
+    const Operation hits{.key = "kvstore/test/hits/" + epoch_of_b(), .value = bits};
+    ASSERT_TRUE(b_->engine.txn({}, {&hits, 1}).ok());
+    run({a_}, kSecond);
+  };
+  tell_hits("1");
+  EXPECT_EQ(a_->store.hits_told, 1u);
+  ASSERT_TRUE(a_->agent->catch_up().ok());
+  EXPECT_EQ(a_->store.hits_told, 1u);
+  tell_hits("2");
+  EXPECT_EQ(a_->store.hits_told, 2u);
 }
 
 TEST_F(Agents, ARegionThatCouldNotBeTakenWhenTheLeaseHadEndedIsTakenLater) {
