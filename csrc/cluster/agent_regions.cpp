@@ -309,8 +309,10 @@ void Agent::judge_openers() {
   }
   orphans_.clear();
   // Sealed, says the engine, and nothing is there: its headers could not be written. No victim to the store, nor free.
+  std::set<uint16_t> with_free;  // devices that have no need of them
+  for (const RegionKey& region : free_) with_free.insert(region.device);
   for (const auto& [region, entry] : regions_) {
-    if (!free_.empty()) break;
+    if (with_free.contains(region.device)) continue;
     if (entry.record.hold == Hold::kSealed && store_.holds_nothing(region)) orphans_.insert(region);
   }
   // Of an owner that nobody knows it is only known since when: quarantined from now on (S5), or it would own for ever.

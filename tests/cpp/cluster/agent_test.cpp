@@ -31,7 +31,8 @@ class NotingStore final : public StoreSide {
   void state_was_rebuilt() override {}
   void regions_read_by_others(std::span<const uint8_t>) override { ++hits_told; }
 
-  uint32_t regions_wanted(uint16_t) override {
+  uint32_t regions_wanted(uint16_t device) override {
+    if (device != wants_of) return 0;
     return wanted > grants.size() ? wanted - static_cast<uint32_t>(grants.size()) : 0;
   }
   Generation header_generation(const RegionKey& region) override { return generation_of(region.region); }
@@ -68,6 +69,7 @@ class NotingStore final : public StoreSide {
   uint32_t regions = 1;
   std::set<uint32_t> used;  // sealed on the device
   uint32_t wanted = 0;
+  uint16_t wants_of = 0;
   std::optional<RegionKey> victim_is;
   std::set<uint32_t> deleted_in;  // regions, not told yet
   bool lets_go = true;
@@ -123,7 +125,7 @@ struct Member {
     Agent::Setup setup;
     setup.engine = &engine;
     setup.prefix = "kvstore/test/";
-    setup.region_counts = {regions};
+    setup.region_counts = {regions, regions};
     setup.epoch_floor = 1;
     setup.identity.process_id = number;
     setup.is_gone = [](const Opener&) { return false; };
@@ -320,7 +322,7 @@ TEST_F(Agents, S7_ARebuildThatTakesLongerThanALeaseIsFinished) {
   a_->engine.txn_takes_ns = kLease * 3 / 10;  // a hundred records each
   run({a_}, 5 * kLease);
   EXPECT_TRUE(is_rebuilt());
-  EXPECT_EQ(cluster_->range("kvstore/test/r/").items.size(), 600u);
+  EXPECT_EQ(cluster_->range("kvstore/test/r/0/").items.size(), 600u);
 }
 
 // A header of before the rebuild may still be on its way to the device.
@@ -405,6 +407,17 @@ TEST_F(Agents, WhatOthersReadIsToldOnceHoweverOftenTheStateIsRead) {
   EXPECT_EQ(a_->store.hits_told, 1u);
   tell_hits("2");
   EXPECT_EQ(a_->store.hits_told, 2u);
+}
+
+TEST_F(Agents, AnEmptyRegionIsReusedThoughAnotherDeviceHasFreeOnes) {
+  begin(1, {});
+  const RegionRecord sealed{Hold::kSealed, Generation{3}, 1, "stamp"};  // its headers could not be written
+  const Operation change{.key = "kvstore/test/" + region_key({1, 0}), .value = encode(sealed)};
+  ASSERT_TRUE(b_->engine.txn({}, {&change, 1}).ok());
+  a_->store.wants_of = 1;
+  a_->store.wanted = 1;
+  run({a_, b_}, kLease);
+  EXPECT_EQ(a_->store.grants.size(), 1u);
 }
 
 TEST_F(Agents, ARegionThatCouldNotBeTakenWhenTheLeaseHadEndedIsTakenLater) {
