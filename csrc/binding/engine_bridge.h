@@ -6,9 +6,9 @@
 //
 // Guarantees: no exception comes out: EngineError is kTimeout (outcome unknown), LeaseEnded kNotFound, StaleError
 // kStale, anything else kFailed with its text. Once the interpreter exits, and in a forked child, calls are kClosed and
-// Python objects are left alone. A poll that waits does so in Python, which gives the GIL up. A call that fails takes
-// 50 ms at least, so that who asks again at once does not ask a dead engine a thousand times a second. A call waits for
-// the GIL first: time it from before. Make none with a lock held that somebody with the GIL waits for.
+// Python objects are left alone. A poll that waits does so in Python, which gives the GIL up. A call that is kTimeout
+// took 50 ms at least, so that who asks again at once does not ask a dead engine a thousand times a second. A call
+// waits for the GIL first: time it from before. Make none with a lock held that somebody with the GIL waits for.
 
 #pragma once
 

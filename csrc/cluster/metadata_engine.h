@@ -5,8 +5,8 @@
 //
 // It holds O(regions + hosts) keys and is never asked on the data path: a block is found and read without it. What an
 // engine guarantees, and tests/python/test_engines.py demands of every one:
-//   * transactions are atomic and linearizable; each that changes something has a revision of its own, one more than
-//     the last;
+//   * transactions are atomic and linearizable; each that changes something has a revision of its own, higher than
+//     any before;
 //   * a watch gives every change after a revision, once, in order, or says that it cannot (kStale): never a gap;
 //   * a key bound to a lease is erased, as a change like any other, when the lease ends; a lease does not end before
 //     its time, as the engine counts it.
