@@ -642,7 +642,8 @@ def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:", e
 
     Notes
     -----
-    Blocking; releases the GIL. Opens the pool as its only owner, and closes it.
+    Blocking; releases the GIL. Opens the pool as its only owner, and closes it. What the openers deleted only their
+    engine knows: it stays behind, and a deleted block may come back, with its right bytes.
     """
     names = _paths(paths)
     _check_engine(engine)
