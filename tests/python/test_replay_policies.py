@@ -121,6 +121,18 @@ def test_regions_are_reclaimed_whole(policy_name: str, trace: Trace) -> None:
             assert len(gone) % 8 == 0
 
 
+@pytest.mark.parametrize("blocks_per_region", [8, 32])
+def test_cleaning_gains_hits_within_its_budget_of_writes(blocks_per_region: int) -> None:
+    trace = conversations(seed=9, requests=2000)
+    cleaned, plain = (
+        simulate(trace, make_policy(name, 1024, trace=trace, blocks_per_region=blocks_per_region))
+        for name in ("region-clean", "region-lru")
+    )
+    assert cleaned.blocks_copied > 0
+    assert cleaned.write_amplification <= 1.05
+    assert cleaned.prefix_hit > plain.prefix_hit
+
+
 @pytest.mark.parametrize("text", ["0%", "-1%", "x%", "", "12XB", "10"])
 def test_a_capacity_that_is_none_is_refused(text: str, trace: Trace) -> None:
     with pytest.raises(ConfigError):

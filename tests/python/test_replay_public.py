@@ -70,3 +70,15 @@ def test_partial_tails_need_not_be_stored() -> None:
     result = simulate(trace, policy, Admission.FULL_BLOCKS)
     assert result.prefix_hit >= 0.363
     assert result.writes_per_lookup <= 0.596
+
+
+@pytest.mark.parametrize("name", ["conversation", "synthetic"])
+def test_cleaning_regions_beats_lru_of_single_blocks_with_five_writes_in_a_hundred_more_at_most(name: str) -> None:
+    trace = public_trace(name)
+    capacity = capacity_blocks(trace, "10%")
+    block_wise = simulate(trace, make_policy("lru", capacity, trace=trace))
+    policy = make_policy("region-clean", capacity, trace=trace, blocks_per_region=8)
+    result = simulate(trace, policy, Admission.FULL_BLOCKS)
+    assert result.prefix_hit > block_wise.prefix_hit + 0.002
+    assert result.writes_per_lookup < block_wise.writes_per_lookup
+    assert result.write_amplification <= 1.05

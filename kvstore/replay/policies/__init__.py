@@ -7,6 +7,7 @@ from __future__ import annotations
 from kvstore.errors import ConfigError
 from kvstore.replay.policies.arc import Arc
 from kvstore.replay.policies.base import BlockPolicy, Policy
+from kvstore.replay.policies.cleaning import RegionClean
 from kvstore.replay.policies.optimal import Optimal
 from kvstore.replay.policies.queues import Clock, Fifo, Lru
 from kvstore.replay.policies.regions import RegionFifo, RegionLru, RegionSecondChance
@@ -29,6 +30,7 @@ _CLASSES: tuple[type[Policy], ...] = (
     RegionFifo,
     RegionLru,
     RegionSecondChance,
+    RegionClean,
     StoreDefault,
 )
 #: The policies by name.

@@ -60,12 +60,16 @@ class RegionFifo(Policy):
 
     def _open_region(self) -> None:
         if len(self._regions) >= self.region_count:
-            self.reclaim(next(iter(self._regions)))
+            self.reclaim(self.victim())
         # What reclaiming wrote may have opened one that has room.
         if len(self._regions) < self.region_count:
             self._open = self._regions_opened
             self._regions_opened += 1
             self._regions[self._open] = []
+
+    def victim(self) -> int:
+        """Which region goes next."""
+        return next(iter(self._regions))
 
     def reclaim(self, victim: int) -> None:
         """A region becomes free, and what lived there misses."""

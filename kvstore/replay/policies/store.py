@@ -50,4 +50,4 @@ class StoreDefault(RegionLru):
         self._regions_opened += 1
         self._regions[self._open] = []
         while len(self._regions) > self._regions_kept:
-            self.reclaim(next(iter(self._regions)))
+            self.reclaim(self.victim())
