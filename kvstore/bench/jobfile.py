@@ -62,7 +62,7 @@ def parse_job_text(text: str, path: str = "job") -> list[Section]:
 
 def _option_name(key: str, where: str) -> str:
     name = key.strip()
-    if not re.fullmatch(r"[A-Za-z_][\w.]*", name):
+    if not re.fullmatch(r"[A-Za-z_][\w.-]*", name):
         raise ConfigError(f"{where}: {name!r} is no option")
     return name
 

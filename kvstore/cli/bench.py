@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstore.cli.exits import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED
+from kvstore.cli.output import print_json
 from kvstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-format", choices=["normal", "json", "json+"], default="normal", help="json is json+")
     parser.add_argument("--eta", choices=["auto", "always", "never"], default="auto", help="the line while it runs")
     parser.add_argument("--parse-only", action="store_true", help="say which jobs these are, and stop")
+    parser.add_argument("--enghelp", action="store_true", help="say which engines can run here, with their options")
     parser.set_defaults(given=[])
     jobs = parser.add_argument_group("options of a job")
     jobs.add_argument("--name", dest="job_name", action=_InOrder, help="begins a job")
@@ -82,6 +84,9 @@ def run(options: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"{', '.join(missing)} is missing: pip install 'nvme-kvstore[bench]'")
+    if options.enghelp:
+        _print_engines(as_json=options.json)
+        return EXIT_OK
     from kvstore.bench.document import document
     from kvstore.bench.live import Live
     from kvstore.bench.options import job_specs
@@ -106,6 +111,22 @@ def run(options: argparse.Namespace) -> int:
     if any(result.failed or result.tally.wrong_count for result in results):
         return EXIT_BAD
     return EXIT_OK if any(result.ok for result in results) else EXIT_REFUSED
+
+
+def _print_engines(*, as_json: bool) -> None:
+    """Every engine: that it can run here or why not, and its own options."""
+    from kvstore.bench.engines import ENGINES, make_engine
+
+    engines = {name: make_engine(name) for name in ENGINES}
+    if as_json:
+        print_json(
+            {name: {"why_not": one.why_not(), "options": dict(one.option_help)} for name, one in engines.items()}
+        )
+        return
+    for name, engine in engines.items():
+        print(f"{name:20} {engine.why_not() or 'can run'}")
+        for option, text in engine.option_help.items():
+            print(f"{'':20}   {name}.{option}: {text}")
 
 
 def _sections(options: argparse.Namespace) -> list[Section]:

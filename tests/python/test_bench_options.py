@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from bench_support import bench
 
+from kvstore.bench.engines import ENGINES
 from kvstore.bench.jobfile import parse_job_text, read_job_file, sections_of_command_line
 from kvstore.bench.options import OPTIONS, JobSpec, job_specs
 from kvstore.cli import main
@@ -162,3 +164,20 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["bench", "--rw=get"]) == 2
     assert "pip install 'nvme-kvstore[bench]'" in capsys.readouterr().err
+
+
+def test_enghelp_tells_of_every_engine_whether_it_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--enghelp"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert {line.split()[0] for line in lines if not line.startswith(" ")} == set(ENGINES)
+    assert any(line.split() == ["preadv", "can", "run"] for line in lines)
+    assert any(line.strip().startswith("kvstore.verify_reads: ") for line in lines)
+    assert main(["bench", "--enghelp", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == set(ENGINES)
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_engine_options_can_be_written_in_a_job_file(engine: str) -> None:
+    (section,) = parse_job_text(f"[a]\nengine={engine}\n{engine}.x=1")
+    (made,) = job_specs([section])
+    assert made.engine_options == {f"{engine}.x": "1"}
