@@ -326,6 +326,30 @@ void Catalog::begin_puts(std::span<Item> items) {
   settle(std::move(completions), {});
 }
 
+namespace {
+
+format::Descriptor descriptor_of(const Item& item, uint64_t write_seq) {
+  format::Descriptor descriptor;
+  descriptor.checksum = item.checksum;
+  std::memcpy(descriptor.key, item.key.bytes, item.key.size);
+  descriptor.key_bytes = item.key.size;
+  descriptor.write_seq = write_seq;
+  descriptor.parent = item.parent;
+  descriptor.depth = item.depth;
+  descriptor.payload_bytes = static_cast<uint32_t>(item.payload_bytes);
+  descriptor.slot = item.place.slot.value;
+  descriptor.space_index = item.space_index;
+  descriptor.salt_index = item.salt_index;
+  descriptor.meta_bytes = item.meta_bytes;
+  std::memcpy(descriptor.meta, item.meta, item.meta_bytes);
+  descriptor.flags =
+      static_cast<uint16_t>(format::kDescriptorValid | (item.key.is_digest ? format::kDescriptorKeyIsDigest : 0) |
+                            (item.page_hashes ? format::kDescriptorPageHashes : 0));
+  return descriptor;
+}
+
+}  // namespace
+
 void Catalog::finish_put(Item& item) {
   Completions completions;
   std::string why;
@@ -366,54 +390,15 @@ void Catalog::finish_put(Item& item) {
       ++region.live;
       live_bytes_ += item.payload_bytes;
       region.last_use_tick = tick();
-      PendingDescriptor& pending = open.pending.descriptors.emplace_back();
-      pending.fingerprint = item.fingerprint;
-      pending.space = item.space;
-      pending.salt = item.salt;
-      format::Descriptor& descriptor = pending.descriptor;
-      descriptor.checksum = item.checksum;
-      std::memcpy(descriptor.key, item.key.bytes, item.key.size);
-      descriptor.key_bytes = item.key.size;
-      descriptor.write_seq = epoch() << 40 | ++write_count_;
-      descriptor.parent = item.parent;
-      descriptor.depth = item.depth;
-      descriptor.payload_bytes = static_cast<uint32_t>(item.payload_bytes);
-      descriptor.slot = item.place.slot.value;
-      descriptor.space_index = item.space_index;
-      descriptor.salt_index = item.salt_index;
-      descriptor.meta_bytes = item.meta_bytes;
-      std::memcpy(descriptor.meta, item.meta, item.meta_bytes);
-      descriptor.flags =
-          static_cast<uint16_t>(format::kDescriptorValid | (item.key.is_digest ? format::kDescriptorKeyIsDigest : 0) |
-                                (item.page_hashes ? format::kDescriptorPageHashes : 0));
+      const uint64_t write_seq = epoch() << 40 | ++write_count_;
+      open.pending.descriptors.push_back({descriptor_of(item, write_seq), item.fingerprint, item.space, item.salt});
       ++device.pending;
       if (device.first_pending_ns == UINT64_MAX) {
         device.first_pending_ns = clock_.monotonic_ns();
         wake = true;  // the keeper must learn that its commit timer runs
       }
     }
-    const ItemResult stored{.status = ItemStatus::kStored, .bytes = item.payload_bytes};
-    const ItemResult lost{.status = ItemStatus::kError, .code = Code::kIo};
-    PendingPut joined = std::move(pending_puts_[item.fingerprint]);
-    pending_puts_.erase(item.fingerprint);
-    joined.joined.push_back({JobRef(item.job), item.number, stored});
-    joined.joined_durable.push_back(item.durable);
-    for (size_t i = 0; i < joined.joined.size(); ++i) {
-      DurableWaiter& waiter = joined.joined[i];
-      if (!why.empty()) waiter.result = lost;
-      if (why.empty()) waiter.result.bytes = item.payload_bytes;
-      if (why.empty() && joined.joined_durable[i] && !suspension_.ok()) {
-        // Stored, and perhaps durable in a while, like those that suspend() found waiting.
-        waiter.result = {.status = ItemStatus::kError, .code = suspension_.code()};
-        completions.push_back({std::move(waiter), suspension_.message()});
-      } else if (why.empty() && joined.joined_durable[i]) {
-        open.pending.waiters.push_back(std::move(waiter));
-        device.commit_wanted = true;
-        wake = true;
-      } else {
-        completions.push_back({std::move(waiter), why});
-      }
-    }
+    wake |= answer_put_locked(item, why, completions);
     if (open.pending.descriptors.size() >= format::kDescriptorsPerBlock) wake = true;
     if (open.seal_wanted && open.writes_in_flight == 0) wake = true;
   }
@@ -421,6 +406,34 @@ void Catalog::finish_put(Item& item) {
   if (why.empty()) add(counters_.bytes_put, item.payload_bytes);
   if (wake) wake_keeper(item.place.device);
   settle(std::move(completions), {});
+}
+
+// The put and those that joined it. True: some of them wait for a commit.
+bool Catalog::answer_put_locked(const Item& item, const std::string& why, Completions& completions) {
+  const ItemResult stored{.status = ItemStatus::kStored, .bytes = item.payload_bytes};
+  const ItemResult lost{.status = ItemStatus::kError, .code = Code::kIo};
+  PendingPut joined = std::move(pending_puts_[item.fingerprint]);
+  pending_puts_.erase(item.fingerprint);
+  joined.joined.push_back({JobRef(item.job), item.number, stored});
+  joined.joined_durable.push_back(item.durable);
+  bool commit_wanted = false;
+  for (size_t i = 0; i < joined.joined.size(); ++i) {
+    DurableWaiter& waiter = joined.joined[i];
+    if (!why.empty()) waiter.result = lost;
+    if (why.empty()) waiter.result.bytes = item.payload_bytes;
+    if (why.empty() && joined.joined_durable[i] && !suspension_.ok()) {
+      // Stored, and perhaps durable in a while, like those that suspend() found waiting.
+      waiter.result = {.status = ItemStatus::kError, .code = suspension_.code()};
+      completions.push_back({std::move(waiter), suspension_.message()});
+    } else if (why.empty() && joined.joined_durable[i]) {
+      regions_[item.place.region].open->pending.waiters.push_back(std::move(waiter));
+      commit_wanted = true;
+    } else {
+      completions.push_back({std::move(waiter), why});
+    }
+  }
+  device_states_[item.place.device].commit_wanted |= commit_wanted;
+  return commit_wanted;
 }
 
 void Catalog::fail_put(Item& item, bool allocated, bool device_failed, Code code, int io_errno,

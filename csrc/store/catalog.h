@@ -296,6 +296,7 @@ class Catalog {
   void lose_pending_locked(uint32_t number, std::vector<PendingDescriptor> lost, std::vector<DurableWaiter> waiters,
                            const Status& why, Completions& completions, std::vector<Eviction>& evictions);
   void poison_locked(uint32_t number, const Status& why, Completions& completions, std::vector<Eviction>& evictions);
+  bool answer_put_locked(const Item& item, const std::string& why, Completions& completions);
   void note_failure_locked(const Status& why);
   void wake_keepers(const std::vector<bool>& wanted);  // by device; without the mutex
   void settle(Completions completions, std::vector<Eviction> evictions);
