@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -84,6 +85,40 @@ def test_a_mix_puts_and_gets(tmp_path: Path) -> None:
     assert gets + puts == 256
     assert gets == pytest.approx(192, abs=40)
     assert (job["error"], job["kvbench"]["misses"]) == (0, 0)
+
+
+class Slow(MemoryEngine):
+    """Keeps as many blocks as it must, each at its place. A get of every eighth waits until all places were put over,
+    or nobody can put any more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.puts = 0
+        self.changed = threading.Condition()
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        for row, number in enumerate(numbers):
+            place = number % self.work.population
+            view = buffers.view(row, self.work.block_bytes)
+            if op == "put":
+                with self.changed:
+                    self.blocks[place] = bytes(view)
+                    self.puts += 1
+                    self.changed.notify_all()
+            else:
+                with self.changed:
+                    over = self.puts + self.work.population if number % 8 == 0 else 0
+                    self.changed.wait_for(lambda over=over: self.puts >= over, timeout=0.02)
+                view[:] = self.blocks[place]
+        return None
+
+
+def test_no_put_overtakes_a_get_where_blocks_have_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(Slow(), monkeypatch)
+    job = one_job(tmp_path, "--rw=getput", "--rwmixget=20", "--bs=4k", "--size=64k", "--io_size=8m", "--numjobs=4")
+    assert job["write"]["total_ios"] > 1000  # around all places often
+    assert (job["error"], job["kvbench"]["wrong"]) == (0, 0)
 
 
 def test_io_size_ends_a_job_and_numjobs_share_it(tmp_path: Path, memory: MemoryEngine) -> None:
