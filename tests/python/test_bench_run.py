@@ -12,6 +12,7 @@ import errno
 import os
 import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,9 +26,10 @@ from kvstore.bench.contender import Turn
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Op
 from kvstore.bench.live import Live
-from kvstore.bench.places import folder_on_memory
+from kvstore.bench.places import folder_on_memory, loop_on_memory, refuse_data
 from kvstore.bench.results import load_results
 from kvstore.cli import main
+from kvstore.errors import ForeignDataError
 
 
 @pytest.fixture
@@ -364,3 +366,14 @@ def test_the_line_tells_what_how_fast_and_how_long_still(capsys: pytest.CaptureF
     with Live("never") as live:
         live.show("job: kvstore get", turn)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.root
+def test_a_device_with_a_file_system_is_refused_and_a_blank_one_is_not() -> None:
+    if os.geteuid() or shutil.which("losetup") is None or shutil.which("mkfs.ext4") is None:
+        pytest.skip("needs root, a loop device and mkfs.ext4")
+    with loop_on_memory(64 << 20) as device:
+        refuse_data(device)
+        subprocess.run(["mkfs.ext4", "-q", "-F", device], check=True)
+        with pytest.raises(ForeignDataError, match="ext4"):
+            refuse_data(device)
