@@ -33,12 +33,10 @@ _TICK_S = 0.1
 
 def work_of(spec: JobSpec, engine: str, paths: tuple[str, ...]) -> Work:
     """What the engine of a job has to be ready for."""
-    in_flight = spec.iodepth * spec.numjobs
-    live = max(int(spec.size / spec.mean_bytes), in_flight)
-    population = live + 4 * in_flight
+    population = live_blocks(spec) + _slack_blocks(spec)
     largest = max(spec.block_sizes)
     # A quarter more than what is kept, so that an engine which reclaims need not do that with all it has.
-    needed = population * (-(-largest // 4096) * 4096) * 5 // 4 + max(128 * MIB, 32 * largest)
+    needed = population * (-(-largest // 4096) * 4096) * 5 // 4 + max(128 * MIB, 8 * largest)
     prefix = f"{engine}."
     return Work(
         paths=paths,
@@ -54,13 +52,22 @@ def work_of(spec: JobSpec, engine: str, paths: tuple[str, ...]) -> Work:
     )
 
 
+def live_blocks(spec: JobSpec) -> int:
+    """How many blocks gets choose from."""
+    return max(int(spec.size / spec.mean_bytes), spec.iodepth * spec.numjobs)
+
+
+def _slack_blocks(spec: JobSpec) -> int:
+    """How many more must be kept: those being put, and where gets go on meanwhile, those that are put during one."""
+    return spec.iodepth * spec.numjobs * (4 if spec.rw == "getput" else 1)
+
+
 class Store:
     """An open engine and which blocks are in it. Jobs that need the same one after another share it."""
 
-    def __init__(self, engine: Engine, work: Work) -> None:
+    def __init__(self, engine: Engine, work: Work, live: int) -> None:
         self.engine, self.work = engine, work
-        in_flight = work.iodepth * work.numjobs
-        self.numbers = Numbers(work.population - 4 * in_flight, 4 * in_flight)
+        self.numbers = Numbers(live, work.population - live)
         self.content = work.content()
         try:
             engine.open(work)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvstore.bench.contender import Contender, Store, work_of
+from kvstore.bench.contender import Contender, Store, live_blocks, work_of
 from kvstore.bench.cpu import CpuTime
 from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Work
@@ -187,10 +187,10 @@ class _Run:
         paths, work = contender.work.paths, contender.work
         if paths in self._stores:
             name, opened_for, store = self._stores[paths]
-            if (name, opened_for) == (contender.name, work):
+            if (name, opened_for, store.numbers.live) == (contender.name, work, live_blocks(contender.spec)):
                 return store
             self._close(paths)
-        store = Store(contender.engine, work)
+        store = Store(contender.engine, work, live_blocks(contender.spec))
         self._stores[paths] = contender.name, work, store
         return store
 
