@@ -111,10 +111,10 @@ void Engine::submit(std::vector<Item*> items, bool stores) {
   wake();
 }
 
-void Engine::cancel(BatchJob* job, int64_t item_or_all) {
+void Engine::cancel(BatchJob* job, int64_t item_or_all, Status why) {
   {
     std::lock_guard lock(inbox_mutex_);
-    cancels_.push_back({JobRef(job), item_or_all});
+    cancels_.push_back({JobRef(job), item_or_all, std::move(why)});
     cancels_waiting_.fetch_add(1, std::memory_order_acq_rel);
   }
   wake();
@@ -705,16 +705,16 @@ void Engine::apply_cancels() {
     for (Item* item : waiting) {
       item->queued = false;
       add(counters_.canceled);
-      end_early(*item, Status(Code::kCanceled, "canceled by the caller"));
+      end_early(*item, cancel.why);
     }
     for (Item& item : job->items()) {
       if (cancel.item >= 0 && cancel.item != item.number) continue;
       if (local(item.place.device) >= setup_.devices.size()) continue;  // another engine's to read
       if (item.phase == ItemPhase::kFinished || item.retired) continue;
-      if (item.pieces_in_flight == 0) continue;       // not handed over
-      if (item.failure == Code::kCanceled) continue;  // just now
+      if (item.pieces_in_flight == 0) continue;         // not handed over
+      if (item.failure == cancel.why.code()) continue;  // just now
       add(counters_.canceled);
-      end_early(item, Status(Code::kCanceled, "canceled by the caller"));
+      end_early(item, cancel.why);
     }
     cancels_waiting_.fetch_sub(1, std::memory_order_acq_rel);
   }

@@ -53,7 +53,7 @@ class Engine {
 
   // Any thread. Items of one job, in order; the job must be referenced by its owner until complete.
   void submit(std::vector<Item*> items, bool stores);
-  void cancel(BatchJob* job, int64_t item_or_all);
+  void cancel(BatchJob* job, int64_t item_or_all, Status why);
   // Cancels that were asked for and not carried out yet. Any thread.
   uint32_t cancels_waiting() const { return cancels_waiting_.load(std::memory_order_acquire); }
   void wake();
@@ -126,6 +126,7 @@ class Engine {
   struct Cancel {
     JobRef job;
     int64_t item;
+    Status why;
   };
   std::vector<Cancel> cancels_;
   std::atomic<uint32_t> cancels_waiting_{0};

@@ -197,18 +197,24 @@ void BatchJob::fail_item(uint32_t item, Code code, std::string error_text, int i
   complete_item(item, {.status = ItemStatus::kError, .code = code, .io_errno = io_errno}, std::move(error_text));
 }
 
+namespace {
+
+Status by_caller() { return Status(Code::kCanceled, "canceled by the caller"); }
+
+}  // namespace
+
 void BatchJob::cancel() {
   if (done()) return;
   const StoreCore::Call call(core_);
   if (!call.status().ok()) return;
-  for (auto& engine : core_.engines) engine->cancel(this, -1);
+  for (auto& engine : core_.engines) engine->cancel(this, -1, by_caller());
 }
 
 void BatchJob::cancel_item(uint32_t item) {
   if (done() || item >= items_.size()) return;
   const StoreCore::Call call(core_);
   if (!call.status().ok()) return;
-  for (auto& engine : core_.engines) engine->cancel(this, item);
+  for (auto& engine : core_.engines) engine->cancel(this, item, by_caller());
 }
 
 void StoreCore::job_finished(BatchJob& job) {

@@ -498,7 +498,10 @@ Status Store::close(uint64_t timeout_ns) {
       std::lock_guard lock(core.jobs_mutex);
       for (const auto& [id, job] : core.jobs) unfinished.push_back(job);
     }
-    for (JobRef& job : unfinished) job->cancel();
+    for (JobRef& job : unfinished) {
+      const Status closed(Code::kClosed, "the pool was closed before this was done");
+      for (auto& engine : core.engines) engine->cancel(static_cast<BatchJob*>(job.get()), -1, closed);
+    }
     const auto items_left = [&unfinished] {
       uint64_t items = 0;
       for (const JobRef& job : unfinished) items += static_cast<BatchJob&>(*job.get()).items_left();

@@ -241,7 +241,7 @@ TEST_F(Waits, I11_CloseAnswersTheJobsThatHaveNoPieceInTheDevice) {
   ASSERT_FALSE(waiting.job->done());
   EXPECT_EQ(sim().store().close(1'000'000'000).code(), Code::kTimeout);
   EXPECT_TRUE(waiting.job->done());
-  EXPECT_EQ(waiting.job->result(0).code, Code::kCanceled);
+  EXPECT_EQ(waiting.job->result(0).code, Code::kClosed);
   EXPECT_FALSE(stuck.job->done());
   sim().crash(true);
   sim().reopen_and_judge();

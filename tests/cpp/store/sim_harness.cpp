@@ -461,9 +461,9 @@ void SimStore::judge_get(const Pending& pending, uint32_t item, const ItemResult
     return;
   }
   if (result.status != ItemStatus::kError) return violation(std::string("a get ended as ") + text_of(result.status));
-  // Answers to the caller's own doing: a bad argument, a cancel, a deadline.
-  const bool asked_for =
-      result.code == Code::kInvalid || result.code == Code::kCanceled || result.code == Code::kTimeout;
+  // Answers to the caller's own doing: a bad argument, a cancel, a deadline, a close.
+  const bool asked_for = result.code == Code::kInvalid || result.code == Code::kCanceled ||
+                         result.code == Code::kTimeout || result.code == Code::kClosed;
   if (!excused && !asked_for) violation("an error (" + pending.job->error_text(item) + ") for " + name.text());
 }
 
