@@ -24,17 +24,55 @@ Agent::Agent(const AgentOptions& options, Setup setup, StoreSide& store, Clock& 
 
 // ---- requests --------------------------------------------------------------------------------------------------
 
+// The kinds of requests fail one by one: a service whose disk is full renews leases and does nothing else.
+void Agent::note(Request kind, uint64_t asked_ns, const Status& outcome) {
+  Failing& failing = failing_[static_cast<size_t>(kind)];
+  if (outcome.ok()) {
+    failing = {};
+    return;
+  }
+  trouble_ = outcome;
+  failing.since_ns = failing.since_ns.value_or(asked_ns);
+  failing.why = outcome;
+}
+
+// For a whole lease time, in which it was tried again and again.
+Status Agent::what_fails() const {
+  const uint64_t now_ns = clock_.monotonic_ns();
+  for (const Failing& failing : failing_) {
+    if (failing.since_ns && now_ns - *failing.since_ns > options_.lease_ns) return failing.why;
+  }
+  return {};
+}
+
+void Agent::tell_trouble() {
+  const bool overdue = clock_.monotonic_ns() - confirmed_ns_ > options_.lease_ns;
+  if (overdue && !std::exchange(told_unconfirmed_, true)) {
+    // Where the engine failed no request, none was made in time.
+    const std::string why = trouble_.ok() ? "this process was paused, or got no processor" : trouble_.message();
+    store_.unconfirmed(Status(Code::kBusy, "the lease of this opener is not renewed: " + why));
+  }
+  const Status failing = what_fails();
+  const bool told = std::exchange(told_failing_, !failing.ok());
+  if (!failing.ok() && !told) {
+    store_.unconfirmed(Status(Code::kBusy, "the metadata engine does nothing but renew leases: " + failing.message()));
+  } else if (failing.ok() && told && former_.empty() && !told_unconfirmed_) {
+    store_.confirmed(confirmed_ns_, true);
+  }
+}
+
 std::string Agent::next_stamp() { return nonce_ + "." + std::to_string(++stamps_); }
 
 Result<TxnOutcome> Agent::txn(std::vector<Compare> compares, std::vector<Operation> operations) {
   ++counters_.requests;
   for (Compare& compare : compares) compare.key = full(compare.key);
   for (Operation& operation : operations) operation.key = full(operation.key);
+  last_txn_ns_ = clock_.monotonic_ns();
   Result<TxnOutcome> outcome = setup_.engine->txn(compares, operations);
   answered_ = outcome.ok();
+  note(Request::kTxn, last_txn_ns_, outcome.status());
   if (!outcome.ok()) {
     ++counters_.request_errors;
-    trouble_ = outcome.status();
     in_doubt_ = true;
   } else if (!outcome.value().applied) {
     ++counters_.contended;
@@ -169,7 +207,7 @@ void Agent::take_over_own() {
   }
   if (clock_.monotonic_ns() - confirmed_ns_ > options_.lease_ns / 2) return;  // S3: of no use to the store
   told_unconfirmed_ = false;
-  store_.confirmed(confirmed_ns_);
+  store_.confirmed(confirmed_ns_, !told_failing_);
 }
 
 void Agent::depose() {
@@ -184,9 +222,7 @@ void Agent::depose() {
 // ---- one round -------------------------------------------------------------------------------------------------
 
 bool Agent::turn(uint64_t wait_ns) {
-  const uint64_t now_ns = clock_.monotonic_ns();
-  const bool overdue = now_ns - confirmed_ns_ > options_.lease_ns;
-  if (overdue && !std::exchange(told_unconfirmed_, true)) store_.unconfirmed(trouble_);
+  tell_trouble();
   if (!joined_) return join().ok();
   keep_lease();
   if (!joined_) return true;
@@ -207,7 +243,16 @@ bool Agent::turn(uint64_t wait_ns) {
   worked |= take_regions();
   if (clock_.monotonic_ns() >= next_judging_ns_) judge_openers();
   if (clock_.monotonic_ns() >= next_hits_ns_) exchange_hits();
+  ask_again();
   return worked;
+}
+
+// Puts that are refused because transactions fail need none: whether they work again is asked for, by one that says
+// nothing to anybody.
+void Agent::ask_again() {
+  if (!failing_[static_cast<size_t>(Request::kTxn)].since_ns) return;
+  if (clock_.monotonic_ns() - last_txn_ns_ < options_.lease_ns / kTriesPerLease) return;
+  (void)txn({{live_key(epoch_), nonce_}}, {{hits_key(epoch_), "", lease_, false}});
 }
 
 void Agent::keep_lease() {
@@ -219,7 +264,7 @@ void Agent::keep_lease() {
   if (renewed.ok()) {
     confirmed_ns_ = asked_ns;  // from before the call: the engine may have counted from then
     next_renewal_ns_ = asked_ns + options_.lease_ns / kRenewalsPerLease;
-    if (former_.empty() && !told_unconfirmed_) store_.confirmed(asked_ns);
+    if (former_.empty() && !told_unconfirmed_) store_.confirmed(asked_ns, !told_failing_);
     return;
   }
   trouble_ = renewed;
@@ -249,6 +294,7 @@ bool Agent::follow_changes(uint64_t wait_ns) {
     return hears_;
   }
   if (watch_ == nullptr) return false;
+  const uint64_t asked_ns = clock_.monotonic_ns();
   Result<std::vector<Change>> changes = watch_->poll(wait_ns);
   if (changes.status().code() == Code::kStale) {
     next_resync_ns_ = 0;
@@ -256,9 +302,9 @@ bool Agent::follow_changes(uint64_t wait_ns) {
     return true;
   }
   hears_ = changes.ok();
+  note(Request::kWatch, asked_ns, changes.status());
   if (!changes.ok()) {
     ++counters_.request_errors;
-    trouble_ = changes.status();
     note_break();
     next_resync_ns_ = std::min(next_resync_ns_, clock_.monotonic_ns() + options_.lease_ns / kTriesPerLease);
     return false;

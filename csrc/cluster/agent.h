@@ -15,6 +15,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -58,8 +59,10 @@ class StoreSide {
   virtual void joined(uint64_t epoch) = 0;
   virtual void openers_changed(uint32_t live) = 0;
   // The lease was renewed by a request that began then: writing is allowed for half the lease time from then on (S3).
-  virtual void confirmed(uint64_t asked_ns) = 0;
-  // The lease was not renewed for a whole lease time; why.
+  // `puts_go_on`: nothing else that puts need fails, either.
+  virtual void confirmed(uint64_t asked_ns, bool puts_go_on) = 0;
+  // For a whole lease time the lease was not renewed, or nothing else was got from the engine; why. Puts are not to
+  // wait for it until they go on.
   virtual void unconfirmed(const Status& why) = 0;
   virtual void region_changed(const RegionKey& region, const RegionView& view) = 0;
   virtual void deleted(const RegionKey& region, const DeadSlots& dead) = 0;
@@ -163,6 +166,16 @@ class Agent {
     Revision hits = 0;  // of the value that the store was told
   };
 
+  // Requests besides renewals, told apart because an engine can fail one kind and do the others.
+  enum class Request : uint8_t { kTxn, kRange, kWatch };
+  struct Failing {
+    std::optional<uint64_t> since_ns;  // absent: the last one was answered
+    Status why;
+  };
+  void note(Request kind, uint64_t asked_ns, const Status& outcome);
+  Status what_fails() const;
+  void tell_trouble();
+
   // Engine calls, counted.
   Result<TxnOutcome> txn(std::vector<Compare> compares, std::vector<Operation> operations);
   // A transaction on one region's record.
@@ -171,6 +184,7 @@ class Agent {
   std::string full(std::string_view key) const { return setup_.prefix + std::string(key); }
   std::string next_stamp();
 
+  Result<Snapshot> range(const std::string& prefix);
   Result<Snapshot> range_and_watch();
   Status resync();
   void note_void(const std::vector<KeyValue>& items, const KeyValue* format);
@@ -192,6 +206,7 @@ class Agent {
   void depose();
   void keep_lease();
   bool may_go_on() const;
+  void ask_again();
   std::string format_prefix() const;
   bool is_valid_format(std::string_view value) const;
   uint64_t generation_floor() const;
@@ -234,7 +249,10 @@ class Agent {
   uint64_t next_resync_ns_ = 0;
   uint64_t next_judging_ns_ = 0;
   uint64_t next_hits_ns_ = 0;
-  Status trouble_;         // of the last request that failed
+  Status trouble_;  // of the last request that failed
+  std::array<Failing, 3> failing_;
+  bool told_failing_ = false;
+  uint64_t last_txn_ns_ = 0;
   bool in_doubt_ = false;  // a transaction of this epoch was not answered
   bool answered_ = false;  // the last one was
 

@@ -90,7 +90,7 @@ std::optional<RegionKey> Agent::next_to_retire(uint16_t device) {
 Result<bool> Agent::is_settled(const RegionKey& region, const Entry& entry, Revision retired) {
   ++counters_.requests;
   const std::string key = full(region_key(region));
-  KVS_ASSIGN(const Snapshot record, setup_.engine->range(key));
+  KVS_ASSIGN(const Snapshot record, range(key));
   const auto same = std::find_if(record.items.begin(), record.items.end(),
                                  [&](const KeyValue& item) { return item.key == key && item.value == entry.value; });
   if (same == record.items.end()) {
@@ -102,8 +102,8 @@ Result<bool> Agent::is_settled(const RegionKey& region, const Entry& entry, Revi
   const bool ended_lately = clock_.monotonic_ns() - last_end_ns_ <= setup_.engine->forgets_ns();
   if (ended_lately && KVS_RULE(S4_an_end_settles_too)) return false;
   counters_.requests += 2;
-  KVS_ASSIGN(const Snapshot live, setup_.engine->range(full("live/")));
-  KVS_ASSIGN(const Snapshot read, setup_.engine->range(full("read/")));
+  KVS_ASSIGN(const Snapshot live, range(full("live/")));
+  KVS_ASSIGN(const Snapshot read, range(full("read/")));
   std::map<std::string, Revision> passed;
   for (const KeyValue& item : read.items) {
     passed[item.key.substr(full("read/").size())] = decode_number(item.value).value_or(0);

@@ -20,14 +20,26 @@ constexpr uint64_t kLeasesPerResync = 6;  // a change that a watch lost would el
 
 // ---- the engine's state, as last seen --------------------------------------------------------------------------
 
+Result<Snapshot> Agent::range(const std::string& prefix) {
+  const uint64_t asked_ns = clock_.monotonic_ns();
+  Result<Snapshot> snapshot = setup_.engine->range(prefix);
+  note(Request::kRange, asked_ns, snapshot.status());
+  // Asked for until it is answered, or nobody would know that it works again.
+  if (!snapshot.ok()) next_resync_ns_ = std::min(next_resync_ns_, asked_ns + options_.lease_ns / kTriesPerLease);
+  return snapshot;
+}
+
 // The state, and a watch for every change after it. Read again once the watch is there: a failover between the two
 // would be noticed by nobody.
 Result<Snapshot> Agent::range_and_watch() {
   counters_.requests += 3;
   watch_.reset();
-  KVS_ASSIGN(const Snapshot before, setup_.engine->range(setup_.prefix));
-  KVS_ASSIGN(watch_, setup_.engine->watch(setup_.prefix, before.revision));
-  Result<Snapshot> snapshot = setup_.engine->range(setup_.prefix);
+  KVS_ASSIGN(const Snapshot before, range(setup_.prefix));
+  const uint64_t asked_ns = clock_.monotonic_ns();
+  Result<std::unique_ptr<Watch>> watch = setup_.engine->watch(setup_.prefix, before.revision);
+  note(Request::kWatch, asked_ns, watch.status());
+  KVS_ASSIGN(watch_, std::move(watch));
+  Result<Snapshot> snapshot = range(setup_.prefix);
   if (snapshot.ok() && snapshot.value().revision < before.revision) {
     watch_.reset();
     return Status(Code::kBusy, "the metadata engine failed over");

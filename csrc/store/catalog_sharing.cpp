@@ -147,9 +147,7 @@ void Catalog::suspend(const Status& why) {
   Completions completions;
   {
     std::lock_guard lock(mutex_);
-    // The engine failed no request: none was made in time.
-    const std::string reason = why.ok() ? "this process was paused, or got no processor" : why.message();
-    suspension_ = Status(Code::kBusy, "no puts for the moment: the lease of this opener is not renewed: " + reason);
+    suspension_ = Status(Code::kBusy, "no puts for the moment: " + why.message());
     for (DeviceState& state : device_states_) {
       for (const uint32_t number : state.open) {
         refuse_waiters_locked(regions_[number].open->pending.waiters, completions);

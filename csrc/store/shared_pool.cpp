@@ -110,7 +110,7 @@ Status SharedPool::start(Catalog& catalog, SpaceRegistry& spaces, Counters& coun
   agent_.recovered(empty);
   catalog.set_epoch(agent_.epoch());
   catalog.set_openers(agent_.live_openers());
-  confirmed(confirmed_at_ns_);
+  confirmed(confirmed_at_ns_, true);
   for (auto& follower : followers_) KVS_TRY(follower->start());
   publish_counters();
   if (!options_.threaded) return {};
@@ -303,11 +303,11 @@ void SharedPool::openers_changed(uint32_t live) {
   if (catalog_ != nullptr) catalog_->set_openers(live);
 }
 
-void SharedPool::confirmed(uint64_t asked_ns) {
+void SharedPool::confirmed(uint64_t asked_ns, bool puts_go_on) {
   confirmed_at_ns_ = asked_ns;
   if (catalog_ == nullptr) return;
   for (uint16_t device = 0; device < setup_.superblocks.size(); ++device) catalog_->confirmed(device, asked_ns);
-  catalog_->resume();
+  if (puts_go_on) catalog_->resume();
 }
 
 void SharedPool::unconfirmed(const Status& why) {

@@ -59,7 +59,7 @@ class SharedPool final : public cluster::StoreSide {
   // ---- cluster::StoreSide, on the agent's thread ----
   void joined(uint64_t epoch) override;
   void openers_changed(uint32_t live) override;
-  void confirmed(uint64_t asked_ns) override;
+  void confirmed(uint64_t asked_ns, bool puts_go_on) override;
   void unconfirmed(const Status& why) override;
   void region_changed(const cluster::RegionKey& region, const cluster::RegionView& view) override;
   void deleted(const cluster::RegionKey& region, const cluster::DeadSlots& dead) override;

@@ -667,7 +667,7 @@ std::vector<std::pair<std::string, double>> Store::numbers() const {
 }
 
 std::string Store::write_refusal() const {
-  return core_->forked() ? std::string() : core_->catalog->writable().message();
+  return core_->forked() ? std::string() : core_->catalog->put_refusal().message();
 }
 
 std::vector<std::pair<std::string, std::string>> Store::texts() const {

@@ -22,8 +22,11 @@ class NotingStore final : public StoreSide {
  public:
   void joined(uint64_t) override {}
   void openers_changed(uint32_t) override {}
-  void confirmed(uint64_t) override {}
-  void unconfirmed(const Status&) override {}
+  void confirmed(uint64_t, bool puts_go_on) override {
+    ++confirmations;
+    if (puts_go_on) refusal = {};
+  }
+  void unconfirmed(const Status& why) override { refusal = why; }
   void region_changed(const RegionKey&, const RegionView&) override {}
   void deleted(const RegionKey&, const DeadSlots&) override {}
   void granted(const RegionKey& region, Generation spent) override { grants.emplace_back(region.region, spent.value); }
@@ -76,6 +79,8 @@ class NotingStore final : public StoreSide {
   uint32_t hits_told = 0;
   std::vector<std::pair<uint32_t, uint64_t>> grants;  // region, generation before it
   std::vector<uint32_t> losses;
+  Status refusal;  // of puts
+  uint32_t confirmations = 0;
 };
 
 // Through which the test comes between two requests.
@@ -93,6 +98,7 @@ class Interposed final : public MetadataEngine {
     return outcome;
   }
   Result<Snapshot> range(std::string_view prefix) override {
+    if (fails_ranges) return Status(Code::kFailed, "cannot be read");
     if (lost_range != 0 && --lost_range == 0) return Status(Code::kTimeout, "the engine did not answer");
     return engine_.range(prefix);
   }
@@ -110,6 +116,7 @@ class Interposed final : public MetadataEngine {
   bool loses_reply = false;  // to one
   uint32_t txns = 0;         // asked for
   uint32_t lost_range = 0;   // the how manieth from now
+  bool fails_ranges = false;
 
  private:
   MemoryEngine engine_;
@@ -427,6 +434,58 @@ TEST_F(Agents, ARegionThatCouldNotBeTakenWhenTheLeaseHadEndedIsTakenLater) {
   turn({a_});
   run({a_}, kLease);
   EXPECT_EQ(a_->store.grants.size(), 1u);
+}
+
+TEST_F(Agents, PutsAreNotToWaitForAnEngineThatOnlyRenewsLeases) {
+  begin(2, {});
+  a_->store.wanted = 1;
+  a_->engine.is_mute = true;
+  run({a_}, kLease * 9 / 10);
+  EXPECT_TRUE(a_->store.refusal.ok());
+  const uint32_t confirmations = a_->store.confirmations;
+  run({a_}, 2 * kLease);
+  EXPECT_NE(a_->store.refusal.message().find("did not answer"), std::string::npos) << a_->store.refusal.message();
+  EXPECT_GT(a_->store.confirmations, confirmations + 5);  // S3: what is on its way to the device may go on
+  // Nothing is asked for any more, and yet it is found out that it could be.
+  a_->store.wanted = 0;
+  a_->engine.is_mute = false;
+  run({a_}, kLease / 4);
+  EXPECT_TRUE(a_->store.refusal.ok()) << a_->store.refusal.message();
+}
+
+TEST_F(Agents, PutsAreNotToWaitForAnEngineThatCannotBeRead) {
+  begin(1, {}, kSecond);
+  a_->store.wanted = 1;
+  a_->engine.fails_ranges = true;  // the watch goes on; that a region has settled (S2) cannot be seen
+  run({a_}, kLease * 9 / 10);
+  EXPECT_TRUE(a_->store.refusal.ok());
+  run({a_}, kLease);
+  EXPECT_NE(a_->store.refusal.message().find("cannot be read"), std::string::npos) << a_->store.refusal.message();
+  a_->engine.fails_ranges = false;
+  run({a_}, kLease);
+  EXPECT_TRUE(a_->store.refusal.ok()) << a_->store.refusal.message();
+  EXPECT_EQ(a_->store.grants.size(), 1u);
+}
+
+TEST_F(Agents, ALeaseThatWasNotRenewedThoughNoRequestFailedIsSaidToBeThisProcesssDoing) {
+  begin(1, {});
+  clock_.sleep_ns(2 * kLease);
+  turn({a_});
+  EXPECT_NE(a_->store.refusal.message().find("paused, or got no processor"), std::string::npos)
+      << a_->store.refusal.message();
+}
+
+TEST_F(Agents, OneRequestThatFailsAndIsNotNeededAgainRefusesNoPuts) {
+  begin(1, {});
+  a_->store.wanted = 1;
+  a_->engine.is_mute = true;
+  turn({a_});
+  a_->engine.is_mute = false;
+  a_->store.wanted = 0;
+  for (int i = 0; i < 40; ++i) {
+    run({a_}, kLease / 10);
+    ASSERT_TRUE(a_->store.refusal.ok()) << i;
+  }
 }
 
 TEST_F(Agents, WhoseStateWasNotReadAfterJoiningReadsItSoon) {

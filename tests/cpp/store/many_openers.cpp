@@ -73,6 +73,7 @@ class WatchedEngine final : public cluster::MetadataEngine {
   Result<cluster::TxnOutcome> txn(std::span<const cluster::Compare> compares,
                                   std::span<const cluster::Operation> operations) override {
     openers_.others_run(opening_);
+    if (openers_.txns_are_refused_) return Status(Code::kFailed, "the engine has no space");
     Result<cluster::TxnOutcome> outcome = engine_.txn(compares, operations);
     for (const cluster::Operation& operation : operations) {
       openers_.reclaimed_ = openers_.reclaimed_ || operation.value.starts_with("retiring ");

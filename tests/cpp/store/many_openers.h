@@ -58,7 +58,8 @@ class ManyOpeners {
   void kill(uint32_t opener);
   bool is_open(uint32_t opener) const { return openers_[opener].store != nullptr; }
   Store& store(uint32_t opener) { return *openers_[opener].store; }
-  void cut(uint32_t opener, bool cut);       // a partition between it and the metadata engine
+  void cut(uint32_t opener, bool cut);                           // a partition between it and the metadata engine
+  void refuse_txns(bool refuse) { txns_are_refused_ = refuse; }  // of all: leases are renewed, and nothing else is done
   void pause(uint32_t opener, bool paused);  // runs only when it is called, and when who waits would wait for it
   bool is_paused(uint32_t opener) const { return paused_.contains(opener); }
 
@@ -159,6 +160,7 @@ class ManyOpeners {
   std::map<std::pair<uint32_t, uint64_t>, std::set<uint64_t>> writers_;  // of (region, generation): openings
   std::map<std::pair<uint64_t, uint32_t>, uint64_t> lives_;              // of (opening, region): its last generation
   bool reclaimed_ = false;
+  bool txns_are_refused_ = false;
   std::set<int> durable_;
   std::set<int> deleted_;  // ever
   std::set<int> failed_puts_;

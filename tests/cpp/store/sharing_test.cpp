@@ -81,6 +81,47 @@ TEST_F(Sharing, AnEngineThatIsAwayIsNotAskedWithoutPause) {
   EXPECT_EQ(openers.put(1, 7, true).status, ItemStatus::kStored);
 }
 
+// As a service whose disk is full.
+TEST_F(Sharing, PutsThatWaitForAnEngineThatOnlyRenewsLeasesAreRefusedWithinALeaseAndGoOnAfter) {
+  open_all(2);
+  int number = 0;
+  for (; number < 300; ++number) ASSERT_TRUE(openers.put(0, number).succeeded()) << number;  // more than fit
+  openers.refuse_txns(true);
+  ItemResult result;
+  uint64_t asked_ns = 0;
+  do {
+    asked_ns = openers.now_ns();
+    result = openers.put(0, number++);
+  } while (result.succeeded() && number < 600);
+  EXPECT_EQ(result.code, Code::kBusy);
+  EXPECT_LT(openers.now_ns() - asked_ns, ManyOpeners::kLeaseNs * 5 / 4);
+  EXPECT_NE(openers.store(0).write_refusal().find("no space"), std::string::npos) << openers.store(0).write_refusal();
+  EXPECT_EQ(openers.get(0, 299).status, ItemStatus::kHit);
+  openers.run(ManyOpeners::kLeaseNs);
+  EXPECT_EQ(openers.put(0, number).code, Code::kBusy);
+  openers.refuse_txns(false);
+  openers.run(ManyOpeners::kLeaseNs / 4);
+  EXPECT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
+}
+
+TEST_F(Sharing, ClosingWhileTheEngineOnlyRenewsLeasesKeepsWhatWasPutAndTellsOfDeletesThatItDoesNotHave) {
+  open_all(2);
+  for (int number = 0; number < 6; ++number) ASSERT_TRUE(openers.put(0, number).succeeded()) << number;
+  ASSERT_TRUE(openers.put(1, 6, true).succeeded());
+  openers.refuse_txns(true);
+  openers.run(2 * ManyOpeners::kLeaseNs);
+  ASSERT_EQ(openers.erase(1, 6).status, ItemStatus::kDeleted);
+  const uint64_t asked_ns = openers.now_ns();
+  EXPECT_TRUE(openers.close(0).ok());
+  const Status closed = openers.close(1);
+  EXPECT_EQ(closed.code(), Code::kDurabilityLost);
+  EXPECT_NE(closed.message().find("no space"), std::string::npos) << closed.message();
+  EXPECT_LT(openers.now_ns() - asked_ns, kSecondNs);
+  openers.refuse_txns(false);
+  ASSERT_TRUE(openers.open(2).ok());
+  for (int number = 0; number < 6; ++number) EXPECT_EQ(openers.get(2, number).status, ItemStatus::kHit) << number;
+}
+
 TEST_F(Sharing, HeadersThatCannotBeReadOnceAreLookedAtAgain) {
   open_all(2);
   openers.pause(1, true);
