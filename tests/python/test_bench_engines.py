@@ -133,6 +133,12 @@ def test_the_newest_are_there_however_many_were_put(engine: Engine, tmp_path: Pa
         assert set(store.get(range(count - work.population, count))) == {None}
 
 
+def test_a_block_may_be_asked_for_twice_in_a_batch(engine: Engine, tmp_path: Path) -> None:
+    with opened(engine, _at(_PLAIN, tmp_path)) as store:
+        store.put(range(_BLOCKS))
+        assert store.get([3, 5, 3, 3]) == [None] * 4
+
+
 def _flip_stamps(folder: Path, store: Opened, number: int) -> int:
     """Flip a byte of every copy of a block's first page in the files under a folder."""
     store.content.stamp(store.buffers[0], [number])
