@@ -65,7 +65,7 @@ class KvStoreEngine(Engine):
         return Buffers(self.work.iodepth, self.work.row_bytes, arena)
 
     def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
-        keys = [b"block %12d" % number for number in numbers]
+        keys = [self.key(number) for number in numbers]
         if op == "lookup":
             return self.space.contains(keys)
         if op == "prefetch":
@@ -88,6 +88,11 @@ class KvStoreEngine(Engine):
             self._moved(op, self.space.put(key, view))
             return None
         return None if self.space.get(key, view) == view.nbytes else [False]
+
+    @staticmethod
+    def key(number: int) -> bytes:
+        """Of a block."""
+        return b"block %12d" % number
 
     @staticmethod
     def _moved(op: Op, result: kvstore.Result) -> bool:

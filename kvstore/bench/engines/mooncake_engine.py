@@ -71,8 +71,7 @@ class MooncakeEngine(Engine):
             MC_STORE_MEMCPY="1",
             MOONCAKE_OFFLOAD_USE_URING="0",  # with it, a second client in a process reads zeros
             MOONCAKE_OFFLOAD_HEARTBEAT_INTERVAL_SECONDS="1",
-            MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES=str(max(512 * MIB, 8 * self._in_flight_bytes())),
-            MOONCAKE_OFFLOAD_CLIENT_BUFFER_GC_TTL_MS="200",
+            MOONCAKE_OFFLOAD_LOCAL_BUFFER_SIZE_BYTES=str(max(1024 * MIB, 8 * self._in_flight_bytes())),
             MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR="bucket_storage_backend",
             MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT="1",
             MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES=str(work.row_bytes),
