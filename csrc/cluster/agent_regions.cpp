@@ -304,8 +304,10 @@ void Agent::judge_openers() {
   };
   const uint64_t now_seconds = clock_.wall_seconds();
   std::set<uint64_t> owners;
+  std::map<uint64_t, RegionKey> writers;  // one region of each
   for (const auto& [region, entry] : regions_) {
     if (entry.record.hold == Hold::kOwned || entry.record.hold == Hold::kRetiring) owners.insert(entry.record.epoch);
+    if (entry.record.hold == Hold::kOwned) writers.emplace(entry.record.epoch, region);
   }
   orphans_.clear();
   // Sealed, says the engine, and nothing is there: its headers could not be written. No victim to the store, nor free.
@@ -316,13 +318,16 @@ void Agent::judge_openers() {
     if (entry.record.hold == Hold::kSealed && store_.holds_nothing(region)) orphans_.insert(region);
   }
   // Of an owner that nobody knows it is only known since when: quarantined from now on (S5), or it would own for ever.
-  for (const uint64_t epoch : owners) {
+  // Not of who only retired something: nobody writes there, and who left in peace has no record.
+  for (const auto& [epoch, region] : writers) {
     const auto found = openers_.find(epoch);
     const bool known = found != openers_.end() && (found->second.known || found->second.live);
     if (known || epoch == epoch_ || former_.contains(epoch)) continue;
     Opener unknown;
     unknown.lost_seconds = std::max<uint64_t>(now_seconds, 1);
-    change({{std::string(kFormatKey), format_}, {opener_key(epoch), std::nullopt}},
+    change({{std::string(kFormatKey), format_},
+            {opener_key(epoch), std::nullopt},
+            {region_key(region), regions_.at(region).value}},
            {opener_key(epoch), encode(unknown), kNoLease, false});
   }
   std::vector<uint64_t> epochs;
@@ -336,7 +341,10 @@ void Agent::judge_openers() {
     // S5: a lease that ended proves nothing, the opener may only be slow.
     const bool gone =
         entry.opener.gone || setup_.is_gone(entry.opener) || waited || !KVS_RULE(S5_an_orphan_waits_for_proof);
-    if (gone && !owners.contains(epoch)) {
+    Opener nobody = entry.opener;
+    nobody.lost_seconds = 0;
+    const bool unknown = nobody == Opener{};  // of whom there is no proof to wait for, only its regions to keep
+    if ((gone || unknown) && !owners.contains(epoch)) {
       change({{opener_key(epoch), entry.value}}, {opener_key(epoch), "", kNoLease, true});
     } else if (gone) {
       const bool known = std::exchange(entry.gone, true);

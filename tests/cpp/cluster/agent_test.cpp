@@ -313,6 +313,34 @@ TEST_F(Agents, S5_ASilentOpenerKeepsItsRegionsUntilItIsKnownToBeGone) {
   EXPECT_TRUE(a_->store.losses.empty());
 }
 
+// It says itself that it is gone, and what it was about to empty anybody goes on with.
+TEST_F(Agents, S5_WhoLeavesWhileARegionRetiresIsNotTakenForOneThatNobodyKnows) {
+  begin(1, {0});
+  Member* const c = make(3, 1, {0});
+  while (!c->agent->join().ok()) clock_.sleep_ns(kSecond);
+  c->agent->recovered({});
+  run({a_, b_, c}, kSecond);
+  b_->store.lets_go = c->store.lets_go = false;
+  a_->store.wanted = 1;
+  a_->store.victim_is = RegionKey{0, 0};
+  run({a_, b_, c}, kSecond);
+  ASSERT_TRUE(cluster_->range("kvstore/test/r/0/0").items.at(0).value.starts_with("retiring "));
+  ASSERT_TRUE(a_->agent->leave(true).ok());
+  c->engine.before_txn = [this] { turn({b_}); };  // goes on with it: C comes too late, and has not seen it yet
+  turn({c});
+  run({b_, c}, kLease);
+  EXPECT_EQ(cluster_->range("kvstore/test/opener/").items.size(), 2u);
+}
+
+TEST_F(Agents, S5_OfAnOwnerThatNobodyKnowsNothingIsKeptWhenItOwnsNothing) {
+  begin(1, {});
+  const Operation left{.key = "kvstore/test/opener/77",
+                       .value = encode(Opener{.lost_seconds = clock_.wall_seconds() + 1})};
+  ASSERT_TRUE(a_->engine.txn({}, {&left, 1}).ok());
+  run({a_, b_}, kLease);
+  EXPECT_EQ(cluster_->range("kvstore/test/opener/").items.size(), 2u);
+}
+
 TEST_F(Agents, S7_AWipedEngineIsRebuiltWhenEverybodyHasStoppedWriting) {
   first_ever_ = false;
   begin(1, {0});
