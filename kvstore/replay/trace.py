@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -71,25 +71,32 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     ConfigError : it is none; the message names the line.
     OSError : the file cannot be read.
     """
-    name = os.fspath(path)
-    with open(path, encoding="utf-8") as file:
-        lines = ((number, _object(name, number, line)) for number, line in enumerate(file, 1) if line.strip())
-        first = next(lines, None)
-        if first is None:
-            raise ConfigError(f"{name} has no request")
-        number, record = first
-        if "kvstore_trace" in record:
-            block_tokens = _header(name, number, record)
-            requests = list(_requests(name, lines, block_tokens, ("time_s", "blocks", "tokens", "output_tokens"), 1))
-        elif "hash_ids" in record:
-            block_tokens = _MOONCAKE_BLOCK_TOKENS
-            fields = ("timestamp", "hash_ids", "input_length", "output_length")
-            requests = list(_requests(name, itertools.chain([first], lines), block_tokens, fields, 1000))
-        else:
-            raise ConfigError(f"{name}, line {number}: neither a request of Mooncake's nor a header with kvstore_trace")
+    try:
+        with open(path, encoding="utf-8") as file:
+            block_tokens, requests = _read(os.fspath(path), file)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{os.fspath(path)} is no text in UTF-8: {error}") from error
+    return Trace(Path(path).name, requests, block_tokens)
+
+
+def _read(name: str, file: Iterable[str]) -> tuple[int, list[Request]]:
+    lines = ((number, _object(name, number, line)) for number, line in enumerate(file, 1) if line.strip())
+    first = next(lines, None)
+    if first is None:
+        raise ConfigError(f"{name} has no request")
+    number, record = first
+    if "kvstore_trace" in record:
+        block_tokens = _header(name, number, record)
+        requests = list(_requests(name, lines, block_tokens, ("time_s", "blocks", "tokens", "output_tokens"), 1))
+    elif "hash_ids" in record:
+        block_tokens = _MOONCAKE_BLOCK_TOKENS
+        fields = ("timestamp", "hash_ids", "input_length", "output_length")
+        requests = list(_requests(name, itertools.chain([first], lines), block_tokens, fields, 1000))
+    else:
+        raise ConfigError(f"{name}, line {number}: neither a request of Mooncake's nor a header with kvstore_trace")
     if not requests:
         raise ConfigError(f"{name} has no request")
-    return Trace(Path(path).name, requests, block_tokens)
+    return block_tokens, requests
 
 
 def _object(name: str, number: int, line: str) -> dict[str, Any]:

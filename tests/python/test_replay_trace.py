@@ -67,3 +67,10 @@ def test_the_generic_form_has_names_of_any_kind_and_defaults(tmp_path: Path) -> 
 def test_what_is_no_trace_is_refused_with_the_line(tmp_path: Path, lines: list[object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_trace(written(tmp_path / "trace.jsonl", *lines))
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        read_trace(path)
