@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kvstore.errors import ConfigError
 from kvstore.replay.prefill import Prefill
 from kvstore.replay.simulate import Admission, Result
 from kvstore.replay.trace import Trace
@@ -50,8 +51,15 @@ def block_figures(trace: Trace, result: Result, capacity_blocks: int, admission:
 
 
 def byte_figures(trace: Trace, result: Result, capacity_blocks: int, block_bytes: int) -> dict[str, Any]:
-    """Endurance and bandwidth, for blocks of one size; a partial block counts as a whole one."""
-    seconds = trace.seconds or 1.0
+    """Endurance and bandwidth, for blocks of one size; a partial block counts as a whole one.
+
+    Raises
+    ------
+    ConfigError : all requests came at one time, so there are no rates.
+    """
+    seconds = trace.seconds
+    if seconds == 0:
+        raise ConfigError(f"all requests of {trace.name} came at one time: bytes a second and a day need more")
     read = sum(served.run for served in result.served)
     per_day = result.blocks_written * block_bytes * _DAY_S / seconds
     capacity_bytes = capacity_blocks * block_bytes

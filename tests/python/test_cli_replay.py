@@ -122,6 +122,13 @@ def test_what_cannot_be_is_refused(trace: str, arguments: tuple[str, ...]) -> No
     assert main(["replay", trace, *arguments]) == 2
 
 
+def test_rates_of_a_single_moment_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(write_mooncake(conversations(seed=2, requests=1), tmp_path / "trace.jsonl"))
+    assert main(["replay", path, "--capacity", "100%"]) == 0
+    assert main(["replay", path, "--capacity", "100%", "--block-bytes", "1MiB"]) == 2
+    assert "at one time" in capsys.readouterr().err
+
+
 def test_a_trace_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(tmp_path / "none.jsonl")]) == 3
     assert "none.jsonl" in capsys.readouterr().err
