@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -121,6 +122,27 @@ def test_no_put_overtakes_a_get_where_blocks_have_places(tmp_path: Path, monkeyp
     job = one_job(tmp_path, "--rw=getput", "--rwmixget=20", "--bs=4k", "--size=64k", "--io_size=8m", "--numjobs=4")
     assert job["write"]["total_ios"] > 1000  # around all places often
     assert (job["error"], job["kvbench"]["wrong"]) == (0, 0)
+
+
+class Burning(MemoryEngine):
+    """Takes 2 ms of processor time for a get."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        begun = time.thread_time()
+        super().batch(op, numbers, buffers)
+        while op == "get" and time.thread_time() - begun < 0.002:
+            pass
+        return None
+
+
+def test_processor_time_of_checking_is_not_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(Burning(), monkeypatch)
+    begun = time.process_time()
+    job = one_job(tmp_path, "--rw=get", "--bs=4m", "--size=16m", "--io_size=256m", "--verify=full")
+    used = time.process_time() - begun
+    engines_own = 64 * 0.002
+    assert engines_own * 0.9 <= job["kvbench"]["cpu_s"] <= engines_own + (used - engines_own) / 2
+    assert used > engines_own * 1.5  # there was something to leave out
 
 
 def test_io_size_ends_a_job_and_numjobs_share_it(tmp_path: Path, memory: MemoryEngine) -> None:
