@@ -42,7 +42,7 @@ class Numbers:
     def putting(self, count: int) -> Iterator[range]:
         """Numbers for ``count`` blocks, which are there when this ends."""
         with self._changed:
-            self._changed.wait_for(lambda: self.next + count - self.kept <= min(self._getting, default=self.next))
+            self._changed.wait_for(lambda: self.next + count - self.kept <= self._oldest_needed())
             first, self.next = self.next, self.next + count
             self._putting.append(first)
         try:
@@ -57,7 +57,8 @@ class Numbers:
         """Those that may be got, and stay until this ends."""
         with self._changed:
             high = min(self._putting, default=self.next)
-            low = max(high - self.live, 0)
+            # Where one put is slow, others may be far ahead of it, and over what would be the oldest.
+            low = max(high - self.live, self.next - self.kept, 0)
             self._getting.append(low)
         try:
             yield range(low, high)
@@ -65,6 +66,10 @@ class Numbers:
             with self._changed:
                 self._getting.remove(low)
                 self._changed.notify_all()
+
+    def _oldest_needed(self) -> int:
+        """What no put may overwrite: what is being got, what is being put, and one block before that to get."""
+        return min([*self._getting, *(first - 1 for first in self._putting)], default=self.next)
 
 
 class Choices:

@@ -58,6 +58,29 @@ def test_a_put_waits_where_it_would_overtake_a_get() -> None:
     assert done.is_set()
 
 
+def test_puts_that_overtake_a_slow_one_overwrite_nothing_that_may_be_got() -> None:
+    numbers = Numbers(live=4, slack=4)
+    with numbers.putting(4):
+        pass
+    done = threading.Event()
+
+    def put() -> None:
+        with numbers.putting(1):
+            done.set()
+
+    with numbers.putting(1):
+        for _ in range(6):  # an engine that keeps 8 blocks overwrites 0, 1 and 2
+            with numbers.putting(1):
+                pass
+        with numbers.getting() as there:
+            assert list(there) == [3]
+        thread = threading.Thread(target=put)  # would overwrite that one too
+        thread.start()
+        assert not done.wait(0.05)
+    thread.join(10)
+    assert done.is_set()
+
+
 def test_numbers_of_a_put_that_failed_are_not_given_again() -> None:
     numbers = Numbers(live=4, slack=2)
     with pytest.raises(OSError, match="no"), numbers.putting(2):
