@@ -43,8 +43,10 @@ Status Agent::rebuild() {
     rebuild_value_ = next_stamp();
     std::optional<std::string> old_format;
     if (!void_format_.empty()) old_format = void_format_;
-    const auto outcome = txn({{std::string(kRebuildKey), std::nullopt}, {std::string(kFormatKey), old_format}},
-                             {{std::string(kRebuildKey), rebuild_value_, rebuild_lease_, false}});
+    std::vector<Compare> compares = {{std::string(kFormatKey), old_format}};
+    // Who made the pool a shared one need not wait, nor for one that came a moment later and knows nothing of that.
+    if (!options_.first_ever) compares.push_back({std::string(kRebuildKey), std::nullopt});
+    const auto outcome = txn(std::move(compares), {{std::string(kRebuildKey), rebuild_value_, rebuild_lease_, false}});
     if (!outcome.ok() || !outcome.value().applied) {
       ++counters_.requests;
       (void)setup_.engine->revoke(std::exchange(rebuild_lease_, kNoLease));

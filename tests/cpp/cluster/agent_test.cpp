@@ -341,6 +341,18 @@ TEST_F(Agents, S5_OfAnOwnerThatNobodyKnowsNothingIsKeptWhenItOwnsNothing) {
   EXPECT_EQ(cluster_->range("kvstore/test/opener/").items.size(), 2u);
 }
 
+TEST_F(Agents, WhoMakesAPoolASharedOneDoesNotWaitForOneThatTakesTheEngineForWiped) {
+  cluster_ = std::make_shared<MemoryCluster>(clock_, 0);
+  first_ever_ = false;
+  Member* const late = make(1, 1, {});
+  first_ever_ = true;
+  Member* const first = make(2, 1, {});
+  EXPECT_EQ(late->agent->join().code(), Code::kBusy);
+  EXPECT_TRUE(first->agent->join().ok());
+  clock_.sleep_ns(kLease / 10);
+  EXPECT_TRUE(late->agent->join().ok());
+}
+
 TEST_F(Agents, S7_AWipedEngineIsRebuiltWhenEverybodyHasStoppedWriting) {
   first_ever_ = false;
   begin(1, {0});
