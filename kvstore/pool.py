@@ -642,24 +642,27 @@ def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:", e
 
     Notes
     -----
-    Blocking; releases the GIL. Opens the pool as its only owner, and closes it. What the openers deleted only their
-    engine knows: it stays behind, and a deleted block may come back, with its right bytes.
+    Blocking; releases the GIL. Opens the pool as its only owner, writes what the engine knows of deletes to the devices
+    and closes it. With an engine its deletes are lost: deleted blocks may come back then, with their right bytes.
     """
     names = _paths(paths)
     _check_engine(engine)
     is_lost = flag(engine_is_lost, "engine_is_lost", default=False)
     superblocks = [_core.read_superblock(name) for name in names]
+    deleted: list[tuple[str, str]] = []
     if any(superblock["shared_mode"] for superblock in superblocks):
-        _demand_nobody_there(names, superblocks, engine, is_lost)
-    _core.PoolHandle.open(names, {"becomes_shared": False}).close(_EXIT_TIMEOUT_S)
+        deleted = _take_leave(names, superblocks, engine, engine_is_lost=is_lost)
+    _core.PoolHandle.open(names, {"becomes_shared": False, "deleted_before": deleted}).close(_EXIT_TIMEOUT_S)
 
 
-def _demand_nobody_there(
+def _take_leave(
     names: list[str],
     superblocks: list[dict[str, Any]],
     engine: str | cluster.MetadataEngine,
+    *,
     engine_is_lost: bool,
-) -> None:
+) -> list[tuple[str, str]]:
+    """See that nobody is there; return the deletes, which only the engine knows of."""
     connected = _connect(engine, names, None) if isinstance(engine, str) else engine
     try:
         state = records.read_state(connected, superblocks[0]["pool_uuid"])
@@ -680,6 +683,7 @@ def _demand_nobody_there(
     if there:
         listed = ", ".join(f"{one.epoch} ({'lives' if one.live else 'may still write'})" for one in there)
         raise BusyError(f"the pool has openers, by epoch: {listed}; see `kvstore peers`")
+    return state.deleted if is_current else []
 
 
 def _format_options(

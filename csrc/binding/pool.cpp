@@ -3,6 +3,7 @@
 
 #include "binding/pool.h"
 
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -93,6 +94,12 @@ bool set_option(store::StoreOptions& options, const std::string& name, nb::handl
     options.free_regions_target = parse_u32(value, n);
   } else if (name == "becomes_shared") {
     options.becomes_shared = nb::cast<bool>(value);
+  } else if (name == "deleted_before") {
+    for (const auto& [place, slots] : nb::cast<std::vector<std::pair<std::string, std::string>>>(value)) {
+      const auto region = cluster::parse_region_key(place, "");
+      auto dead = cluster::decode_dead_slots(slots);
+      if (region && dead) options.deleted_before.emplace_back(*region, std::move(*dead));
+    }
   } else if (name == "lease_s") {
     options.shared.lease_ns = parse_duration_ns(value, n, 1e9, 0);
   } else if (name == "orphan_quarantine_s") {

@@ -285,12 +285,14 @@ bool Catalog::mark_deleted(uint32_t number, Generation generation, const format:
   std::lock_guard lock(mutex_);
   Region& region = regions_[number];
   if (region.generation != generation || region.state == RegionState::kFree) return false;
-  if (region.dead.empty()) region.dead = format::DeadBitmap(region.slot_count);
-  const uint32_t known = region.dead.count();
+  bool any = false;
   for (uint32_t slot = 0; slot < std::min(slots.slot_count(), region.slot_count); ++slot) {
-    if (slots.test(SlotIndex{slot})) region.dead.set(SlotIndex{slot});
+    const bool known = !region.dead.empty() && region.dead.test(SlotIndex{slot});
+    if (known || !slots.test(SlotIndex{slot})) continue;
+    mark_dead_locked(region, SlotIndex{slot});
+    any = true;
   }
-  return region.dead.count() != known;
+  return any;
 }
 
 void Catalog::touch_regions(std::span<const uint8_t> hits) {

@@ -245,6 +245,12 @@ Status recover(StoreCore& core) {
         [&core, i] { return core.still_ours(i); }, *core.clock, core.recovery));
   }
   finish_recovery(*core.catalog, builder, core.recovery);
+  for (const auto& [region, dead] : core.options.deleted_before) {
+    if (region.device >= core.devices.size()) continue;
+    if (region.region >= core.superblocks[region.device].geometry.region_count) continue;
+    const uint32_t number = core.catalog->region_number(region.device, RegionId{region.region});
+    (void)core.catalog->mark_deleted(number, dead.generation, dead.slots);  // unless it is of another life
+  }
   // What the readers needed is not given back by itself, and is a quarter of the index. A small pool is not worth a
   // walk over the whole heap of the process.
   if (core.recovery.bytes_read >= kTrimFromBytes) malloc_trim(0);

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/checksum.h"
@@ -71,8 +72,11 @@ struct StoreOptions {
   bool threaded = true;                      // false: callers drive the engine in wait(), for simulation
   SharedOptions shared = {};
   std::optional<bool> becomes_shared = {};  // owner mode: the mode that the pool is in when this opening is closed
-  Clock* clock = nullptr;                   // null: system
-  Random* random = nullptr;                 // null: system
+  // Owner mode: what openers deleted while the pool was shared, which nobody wrote into bitmaps then. It is written
+  // now; what is in the index stays there for this opening.
+  std::vector<std::pair<cluster::RegionKey, cluster::DeadSlots>> deleted_before = {};
+  Clock* clock = nullptr;    // null: system
+  Random* random = nullptr;  // null: system
 };
 
 // A registered space: keys of one space never match those of another. Cheap to copy, valid for the store's life.

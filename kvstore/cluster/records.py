@@ -46,6 +46,7 @@ class PoolState:
     keys: int
     openers: dict[int, Opener]
     regions: dict[str, int]
+    deleted: list[tuple[str, str]] = field(default_factory=list)  # region and dead slots, as the keys have them
     retired_at: int = 0  # revision of the last region that waits for openers to let go of it; 0: none does
 
 
@@ -84,6 +85,8 @@ def read_state(engine: MetadataEngine, pool_uuid: str) -> PoolState:
                 opener.read = int(value) if value.isdigit() else 0
             else:
                 _take_identity(opener, value)
+        elif folder == "dead":
+            state.deleted.append((rest, value))
         elif folder == "r":
             _take_region(state, rest, value, item.modified)
     return state

@@ -187,6 +187,19 @@ def test_unshare_gives_the_pool_back_to_one_owner_with_its_blocks(
         assert space.put(b"together", b"x" * 5000, durable=True)
 
 
+def test_what_was_deleted_stays_so_when_the_pool_has_one_owner_again(image: str, shared: kvstore.Pool) -> None:
+    space = shared.space(engine="test", model="none")
+    assert space.put(b"kept", b"value" * 1000, durable=True)
+    assert space.delete([b"key"])[0]
+    shared.flush()
+    shared.close()
+    kvstore.unshare(image)
+    with kvstore.open(image) as pool:
+        space = pool.space(engine="test", model="none")
+        assert space.contains(b"kept")
+        assert not space.contains(b"key")
+
+
 def test_unshare_does_not_take_an_engine_that_knows_nothing_of_the_pool_for_nobody_being_there(
     image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
