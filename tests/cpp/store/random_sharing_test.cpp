@@ -141,6 +141,7 @@ class SharingRun {
                     kActionNames[action], static_cast<double>(openers_.now_ns()) / 1e9);
       }
       act(action, opener);
+      note_dropped();
     }
     if (openers_.violations().empty()) judge();
     if (openers_.violations().empty()) end();
@@ -272,6 +273,7 @@ class SharingRun {
     const ItemResult result = openers_.put(opener, number, durable);
     tell("block", number, result.status);
     if (!result.succeeded()) murky_.insert(number);
+    if (result.status == ItemStatus::kStored) dropped_.erase(number);
     if (result.succeeded() && !durable) unflushed_[opener].insert(number);
   }
   void begin_put(uint32_t opener) {
@@ -335,6 +337,15 @@ class SharingRun {
   }
 
   // ---- faults ----
+  // A device that drops its cache says so to the one whose flush fails; what the others had written and not flushed is
+  // gone as well, and theirs succeeds (docs/fault_model.md).
+  void note_dropped() {
+    const std::vector<device::SimHit> hits = openers_.disk().take_hits();
+    const bool dropped = std::any_of(hits.begin(), hits.end(),
+                                     [](const device::SimHit& hit) { return hit.fault == SimFault::kFlushFails; });
+    if (!dropped) return;
+    for (const auto& [opener, numbers] : unflushed_) dropped_.insert(numbers.begin(), numbers.end());
+  }
   void device_fault() {
     const FaultKind& kind = kFaultKinds[random_.below(std::size(kFaultKinds))];
     device::SimRule rule{.fault = kind.fault, .op = kind.op, .skip = random_.below(20), .times = 1 + random_.below(4)};
@@ -381,7 +392,8 @@ class SharingRun {
       const bool hit = result.status == ItemStatus::kHit;
       if (hit) ++totals_.hits;
       // What it was told is lost it does not read again, though the descriptor may have landed, for others to find.
-      const bool excused = opened_with_faults_[opener] || openers_.number(opener, "blocks_lost") != 0;
+      const bool excused =
+          opened_with_faults_[opener] || openers_.number(opener, "blocks_lost") != 0 || dropped_.contains(number);
       if (excused || openers_.any_reclaimed()) continue;
       ++totals_.durable_checked;
       if (!hit)
@@ -453,6 +465,7 @@ class SharingRun {
   std::map<uint32_t, bool> opened_with_faults_;
   std::map<uint32_t, std::set<int>> unflushed_;  // stored, and perhaps not durable yet
   std::set<int> murky_;                          // of which a descriptor may still land
+  std::set<int> dropped_;                        // by a flush that failed for another opener; not put again since
   std::set<int> deleted_;                        // for good
   uint64_t deleted_ns_ = 0;                      // the last of them
   const bool trace_ = std::getenv("KVS_TRACE") != nullptr;
