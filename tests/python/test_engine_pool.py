@@ -24,7 +24,7 @@ LEASE_S = 2
 PRELUDE = """
 import os, sys, threading, time
 import kvstore
-pool = kvstore.open(sys.argv[1], mode="shared", lease_s=2)
+pool = kvstore.open(sys.argv[1], mode="shared")
 space = pool.space(engine="test", model="none", dtype="uint8", tp_size=1)
 """
 
@@ -88,7 +88,7 @@ def work(number):
             pass
 for number in range(4):
     threading.Thread(target=work, args=(number,), daemon=True).start()
-while not space.contains(b"3-30"):
+while pool.stats()["puts_stored"] < 100:
     time.sleep(0.001)
 """,
         path,

@@ -39,8 +39,12 @@ def await_ready(child: subprocess.Popen[str]) -> None:
 
 
 def finish(child: subprocess.Popen[str], timeout_s: float = 30) -> tuple[int, str]:
-    """Exit status and stderr."""
-    _, stderr = child.communicate(timeout=timeout_s)
+    """Exit status and stderr. One that does not end is killed: it would go on putting for ever."""
+    try:
+        _, stderr = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        raise
     return child.returncode, stderr
 
 
