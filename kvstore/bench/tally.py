@@ -25,7 +25,8 @@ class Latencies:
     def __init__(self) -> None:
         from hdrh.histogram import HdrHistogram
 
-        self._histogram: Any = HdrHistogram(1, LATENCY_NS_MAX, _DIGITS)
+        # Twice as far: hdrhistogram 0.10.7 does not list what is in the last bin.
+        self._histogram: Any = HdrHistogram(1, 2 * LATENCY_NS_MAX, _DIGITS)
 
     def record(self, latency_ns: int, count: int = 1) -> None:
         """``count`` blocks took so long."""

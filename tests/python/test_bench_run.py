@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -346,6 +346,15 @@ class Interrupted(MemoryEngine):
         return None
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Also where the tests run in the background of a shell, which has them ignore SIGINT."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_with_what_was_measured_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = use(Interrupted(), monkeypatch)
     (job,) = bench(tmp_path, "--name=a", "--rw=get", "--runtime=60", "--name=b", "--rw=put", status=130)["jobs"]
