@@ -8,7 +8,10 @@ fork; a thread that keeps the GIL.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import itertools
+import sqlite3
 import threading
 import time
 
@@ -63,6 +66,30 @@ def put_until_stored(space, key):
             return False
 
     wait_until(stored, "a put is taken", 20)
+
+
+def test_puts_are_refused_in_time_by_an_engine_that_renews_leases_and_does_nothing_else(path):
+    with (
+        kvstore.open(path, mode="shared", lease_s=LEASE_S) as pool,
+        contextlib.closing(sqlite3.connect(f"{path}.sqlite", isolation_level=None)) as database,
+    ):
+        space = pool.space(**IDENTITY)
+        put_until_stored(space, b"before")
+        database.execute("CREATE TRIGGER full BEFORE INSERT ON change BEGIN SELECT RAISE(ABORT, 'no space'); END")
+
+        def refused() -> bool:
+            try:
+                space.put(b"%d" % next(numbers), bytes(65536))  # until the regions that are ready are full
+            except errors.BusyError as refusal:
+                return "no space" in str(refusal)
+            return False
+
+        numbers = itertools.count()
+        wait_until(refused, "a put is refused", 20)
+        assert "no space" in pool.stats()["write_refusal"]
+        assert space.get(b"before", bytearray(5)) == 5
+        database.execute("DROP TRIGGER full")
+        put_until_stored(space, b"after")
 
 
 @pytest.mark.parametrize("end", ["pass", "raise SystemExit(0)", "pool.close()"])
