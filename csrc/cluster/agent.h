@@ -163,7 +163,6 @@ class Agent {
     bool live = false;
     bool gone = false;  // judged so
     Revision read = 0;
-    Revision hits = 0;  // of the value that the store was told
   };
 
   // Requests besides renewals, told apart because an engine can fail one kind and do the others.
@@ -249,7 +248,8 @@ class Agent {
   uint64_t next_resync_ns_ = 0;
   uint64_t next_judging_ns_ = 0;
   uint64_t next_hits_ns_ = 0;
-  Status trouble_;  // of the last request that failed
+  std::map<uint64_t, Revision> hits_told_;  // of the value of each epoch that the store was told
+  Status trouble_;                          // of the last request that failed
   std::array<Failing, 3> failing_;
   bool told_failing_ = false;
   uint64_t last_txn_ns_ = 0;

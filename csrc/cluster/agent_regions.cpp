@@ -364,7 +364,7 @@ void Agent::exchange_hits() {
   next_hits_ns_ = clock_.monotonic_ns() + options_.hits_interval_ns;
   const std::vector<uint8_t> hits = store_.take_hits();
   if (hits.empty()) return;
-  (void)txn({}, {{hits_key(epoch_), std::string(hits.begin(), hits.end()), lease_, false}});
+  (void)txn({{live_key(epoch_), nonce_}}, {{hits_key(epoch_), std::string(hits.begin(), hits.end()), lease_, false}});
 }
 
 }  // namespace kvstore::cluster

@@ -82,7 +82,6 @@ Status Agent::resync() {
   epoch_known_ = false;
   for (auto& [epoch, entry] : openers_before) {
     openers_[epoch].gone = entry.gone;
-    openers_[epoch].hits = entry.hits;
   }
   // What is absent now was erased, and what is there is as it is, whatever its revision: after a failover they restart.
   std::vector<RegionKey> absent;
@@ -96,6 +95,7 @@ Status Agent::resync() {
   for (const RegionKey& region : absent) {
     apply_region(region, {full(region_key(region)), "", snapshot.value().revision, kNoLease}, true, true);
   }
+  std::erase_if(hits_told_, [&](const auto& told) { return find(full(hits_key(told.first))) == nullptr; });
   for (const KeyValue& item : items) apply(item, false);
   std::erase_if(openers_, [](const auto& one) { return !one.second.known && !one.second.live; });
   for (const auto& [epoch, entry] : openers_before) {
@@ -149,7 +149,8 @@ void Agent::apply(const KeyValue& item, bool erased) {
   } else if (const auto hits = parse_epoch_key(key, "hits/")) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(item.value.data());
     // Once: what was read long ago is not read again with every resync.
-    if (erased || *hits == epoch_ || std::exchange(openers_[*hits].hits, item.modified) == item.modified) return;
+    if (erased) hits_told_.erase(*hits);
+    if (erased || *hits == epoch_ || std::exchange(hits_told_[*hits], item.modified) == item.modified) return;
     store_.regions_read_by_others({bytes, item.value.size()});
   } else if (key == kEpochKey) {
     epoch_value_ = item.value;
