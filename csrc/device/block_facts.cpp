@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "base/mutation.h"
+#include "base/small_file.h"
 
 namespace kvstore::device {
 namespace {
@@ -63,8 +64,7 @@ std::string hex_identifier(const std::string& text) {
 
 // The unit serial number page of SCSI: four bytes of header, then text.
 std::string scsi_serial(const fs::path& disk) {
-  std::ifstream file(disk / "device" / "vpd_pg80", std::ios::binary);
-  std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string page = read_small_file(disk / "device" / "vpd_pg80");
   if (page.size() <= 4) return "";
   std::string serial;
   for (const char c : page.substr(4)) {

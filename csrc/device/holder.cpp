@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/small_file.h"
 #include "base/status.h"
 #include "device/block_facts.h"
 
@@ -49,8 +50,7 @@ std::vector<std::string> numeric_entries(const std::string& path) {
 }
 
 std::string command_of(const std::string& pid) {
-  std::ifstream file("/proc/" + pid + "/cmdline", std::ios::binary);
-  std::string command((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  std::string command = read_small_file("/proc/" + pid + "/cmdline");
   std::replace(command.begin(), command.end(), '\0', ' ');
   while (!command.empty() && command.back() == ' ') command.pop_back();
   if (command.empty()) command = read_line("/proc/" + pid + "/comm");

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "base/mutation.h"
+#include "base/small_file.h"
 
 namespace kvstore::store {
 
@@ -23,15 +24,6 @@ namespace {
 // Of /proc/<pid>/stat, see proc(5). The start time is two after the number of threads.
 constexpr int kStateField = 3;
 constexpr int kThreadsField = 20;
-
-std::string read_text(const std::string& path) {
-  char text[1024] = {};
-  FILE* file = std::fopen(path.c_str(), "re");
-  if (file == nullptr) return {};
-  const size_t bytes = std::fread(text, 1, sizeof text - 1, file);
-  std::fclose(file);
-  return {text, bytes};
-}
 
 struct ProcessFacts {
   uint64_t start = 0;
@@ -43,7 +35,7 @@ std::optional<ProcessFacts> read_process(uint64_t process_id) {
   // A /proc that was mounted for another namespace counts processes differently.
   char self[32] = {};
   if (readlink("/proc/self", self, sizeof self - 1) <= 0 || self != std::to_string(getpid())) return std::nullopt;
-  const std::string stat = read_text("/proc/" + std::to_string(process_id) + "/stat");
+  const std::string stat = read_small_file("/proc/" + std::to_string(process_id) + "/stat");
   // The command in parentheses may hold spaces and parentheses of its own.
   const size_t command_end = stat.rfind(')');
   if (command_end == std::string::npos) return std::nullopt;
@@ -66,7 +58,7 @@ std::optional<ProcessFacts> read_process(uint64_t process_id) {
 cluster::Opener this_process(const format::Uuid& host) {
   cluster::Opener me;
   me.host = host;
-  std::string boot = read_text("/proc/sys/kernel/random/boot_id");
+  std::string boot = read_small_file("/proc/sys/kernel/random/boot_id");
   if (!boot.empty() && boot.back() == '\n') boot.pop_back();
   me.boot = format::parse_uuid(boot).value_or(format::Uuid{});
   struct stat space{};
