@@ -80,8 +80,8 @@ Status Agent::resync() {
   std::map<uint64_t, OpenerEntry> openers_before = std::exchange(openers_, {});
   dead_values_.clear();
   epoch_known_ = false;
-  for (auto& [epoch, entry] : openers_before) {
-    openers_[epoch].gone = entry.gone;
+  for (const auto& [epoch, entry] : openers_before) {
+    if (entry.gone) openers_[epoch].gone = true;
   }
   // What is absent now was erased, and what is there is as it is, whatever its revision: after a failover they restart.
   std::vector<RegionKey> absent;

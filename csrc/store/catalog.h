@@ -166,7 +166,7 @@ class Catalog {
   bool grant(uint32_t number, Generation spent);
   // Not ours any more: nothing of it is written, what was not committed is lost (I6).
   void lose(uint32_t number);
-  bool may_write(uint32_t number);  // false: it was lost, and not granted again (S1)
+  Status may_write(uint32_t number);  // kStale: it was lost, and not granted again (S1)
   std::optional<uint32_t> propose_victim(uint16_t device);
   void set_held_by_peer(uint32_t number, bool held);
   void set_retired_below(uint32_t number, Generation below);  // nothing of lower lives is learnt

@@ -109,9 +109,10 @@ void Catalog::lose(uint32_t number) {
   wake_keeper(regions_[number].device);
 }
 
-bool Catalog::may_write(uint32_t number) {
+Status Catalog::may_write(uint32_t number) {
+  if (!shared()) return {};
   std::lock_guard lock(mutex_);
-  return !shared() || regions_[number].writer == Writer::kThisOpener;
+  return regions_[number].writer == Writer::kThisOpener ? Status() : lost_status();
 }
 
 // Stored, and perhaps durable in a while; nobody can say when.

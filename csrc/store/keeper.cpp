@@ -160,8 +160,7 @@ Status Keeper::write_page(const Region& region, uint64_t offset_bytes, bool dura
   KVS_ASSERT(offset_bytes >= format::kMetadataOffset && offset_bytes + kPageBytes <= geometry_.data_offset);
   KVS_TRY(still_ours());
   // S6: joined anew meanwhile, and the lease is fresh, but not everything was taken over.
-  if (!catalog_.may_write(catalog_.region_number(region.device, region.id)))
-    return Status(Code::kStale, "the region is another opener's: the lease of this one had ended");
+  KVS_TRY(catalog_.may_write(catalog_.region_number(region.device, region.id)));
   add(counters_.bytes_written_metadata, kPageBytes);
   return io_->write(0, offset_bytes, page_, kPageBytes, durable);
 }
@@ -335,7 +334,7 @@ bool Keeper::seal_regions() {
   while (std::optional<uint32_t> number = catalog_.next_seal(setup_.device_number)) {
     worked = true;
     Region& region = catalog_.region(*number);
-    const Status status = catalog_.may_write(*number) ? write_seal(region) : Status();
+    const Status status = catalog_.may_write(*number).ok() ? write_seal(region) : Status();
     if (interrupted(status)) return worked;
     if (!status.ok()) add(counters_.write_errors);
     catalog_.seal_done(*number, status);

@@ -99,9 +99,9 @@ TEST_F(SharedCatalog, AMissIsToldWithoutTheMutex) {
 TEST_F(SharedCatalog, S1_ARegionThatIsLostWhileItIsBeingOpenedIsNeverWritten) {
   const std::optional<OpenPlan> plan = begin_opening(0, Generation{5});
   ASSERT_TRUE(plan.has_value());
-  EXPECT_TRUE(catalog_->may_write(0));
+  EXPECT_TRUE(catalog_->may_write(0).ok());
   catalog_->lose(0);
-  EXPECT_FALSE(catalog_->may_write(0));
+  EXPECT_FALSE(catalog_->may_write(0).ok());
   EXPECT_TRUE(catalog_->retire(0, Generation{7})) << "its keeper has not ended what it began";
   catalog_->open_done(*plan, {});
   EXPECT_EQ(catalog_->state_of(0), RegionState::kFree);
@@ -174,7 +174,7 @@ TEST_F(SharedCatalog, S1_WhatAFollowerIsLateWithDoesNotTakeAGrantedRegionAway) {
   catalog_->set_retired_below(0, Generation{5});
   EXPECT_FALSE(catalog_->learn_life(0, open_header(Generation{5}), 1));
   catalog_->set_held_by_peer(0, false);
-  EXPECT_TRUE(catalog_->may_write(0));
+  EXPECT_TRUE(catalog_->may_write(0).ok());
   EXPECT_EQ(catalog_->state_of(0), RegionState::kFree);
   EXPECT_EQ(catalog_->generation_of(0), Generation{7});
   catalog_->lose(0);

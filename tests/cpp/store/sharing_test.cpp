@@ -19,6 +19,14 @@ class Sharing : public testing::Test {
   void open_all(uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) ASSERT_TRUE(openers.open(i).ok()) << i;
   }
+  // Of the next write of the metadata page there.
+  void add_fault(device::SimFault fault, uint64_t page_offset) {
+    openers.disk().add_rule(
+        {.fault = fault, .op = device::IoOp::kWrite, .first_byte = page_offset, .last_byte = page_offset + kPageBytes});
+  }
+  void add_fault_of_tails(device::SimFault fault, RegionId region) {
+    for (const uint32_t copy : {0u, 1u}) add_fault(fault, openers.geometry().tail_offset(region, copy));
+  }
 
   ManyOpeners openers;
 };
@@ -176,12 +184,7 @@ TEST_F(Sharing, WhatIsLostToItsOwnerAndLandedIsKeptByTheOthersUntilItsKeyIsDelet
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
   const RegionId region{openers.lives().begin()->first.first};
-  for (const uint32_t copy : {0u, 1u}) {
-    openers.disk().add_rule({.fault = device::SimFault::kStuck,
-                             .op = device::IoOp::kWrite,
-                             .first_byte = openers.geometry().tail_offset(region, copy),
-                             .last_byte = openers.geometry().tail_offset(region, copy) + kPageBytes});
-  }
+  add_fault_of_tails(device::SimFault::kStuck, region);
   ASSERT_EQ(openers.put(0, 2, true).status, ItemStatus::kError);
   openers.disk().clear_rules();
   openers.disk().release_stuck();
@@ -217,17 +220,9 @@ TEST_F(Sharing, ARefreshFindsAlsoWhatADeadOpenersLateWriteBrought) {
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
   const RegionId region{openers.lives().begin()->first.first};
-  for (const uint32_t copy : {0u, 1u}) {
-    openers.disk().add_rule({.fault = device::SimFault::kGhost,
-                             .op = device::IoOp::kWrite,
-                             .first_byte = openers.geometry().tail_offset(region, copy),
-                             .last_byte = openers.geometry().tail_offset(region, copy) + kPageBytes});
-  }
-  const uint64_t block = openers.geometry().descriptor_block_offset(region, 0);  // where a seal would bring it
-  openers.disk().add_rule({.fault = device::SimFault::kError,
-                           .op = device::IoOp::kWrite,
-                           .first_byte = block,
-                           .last_byte = block + kPageBytes});
+  add_fault_of_tails(device::SimFault::kGhost, region);
+  // Where a seal would bring it.
+  add_fault(device::SimFault::kError, openers.geometry().descriptor_block_offset(region, 0));
   ASSERT_EQ(openers.put(0, 2, true).status, ItemStatus::kError);
   openers.kill(0);
   openers.run(3 * ManyOpeners::kLeaseNs);
@@ -243,11 +238,7 @@ TEST_F(Sharing, WhatIsDeletedElsewhereIsAMissAlsoWhereTheSealOfItsRegionFailed) 
   open_all(2);
   ASSERT_EQ(openers.put(0, 1, true).status, ItemStatus::kStored);
   const RegionId region{openers.lives().begin()->first.first};
-  const uint64_t place = openers.geometry().descriptor_block_offset(region, 0);
-  openers.disk().add_rule({.fault = device::SimFault::kError,
-                           .op = device::IoOp::kWrite,
-                           .first_byte = place,
-                           .last_byte = place + kPageBytes});
+  add_fault(device::SimFault::kError, openers.geometry().descriptor_block_offset(region, 0));
   for (int number = 2; number <= 4; ++number) ASSERT_EQ(openers.put(0, number, true).status, ItemStatus::kStored);
   openers.run(kSecondNs);
   ASSERT_EQ(openers.number(0, "write_errors"), 1);
