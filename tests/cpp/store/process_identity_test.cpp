@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <functional>
 #include <string>
 #include <thread>
 
@@ -18,6 +19,40 @@
 
 namespace kvstore::store {
 namespace {
+
+// A process that says when it started, and ends when it is told to.
+class Child {
+ public:
+  // `run` is what the child does; it ends in tell_and_wait(), in whatever thread.
+  explicit Child(const std::function<void(Child&)>& run) {
+    EXPECT_EQ(pipe(from_child_), 0);
+    EXPECT_EQ(pipe(to_child_), 0);
+    pid = fork();
+    if (pid == 0) run(*this);
+  }
+  ~Child() {
+    for (const int end : {from_child_[0], from_child_[1], to_child_[0], to_child_[1]}) close(end);
+  }
+  [[noreturn]] void tell_and_wait(uint64_t start) {
+    char byte = 0;
+    const bool ok = write(from_child_[1], &start, sizeof start) == sizeof start && read(to_child_[0], &byte, 1) == 1;
+    _exit(ok ? 0 : 1);
+  }
+  // As it would be known to `me`, of the same host; waits for what it says.
+  cluster::Opener opener(cluster::Opener me) {
+    me.process_id = static_cast<uint64_t>(pid);
+    EXPECT_EQ(read(from_child_[0], &me.process_start, sizeof me.process_start),
+              static_cast<ssize_t>(sizeof me.process_start));
+    return me;
+  }
+  void let_go() { EXPECT_EQ(write(to_child_[1], "x", 1), 1); }
+
+  pid_t pid = -1;
+
+ private:
+  int from_child_[2]{};
+  int to_child_[2]{};
+};
 
 class ProcessIdentity : public testing::Test {
  protected:
@@ -32,32 +67,18 @@ class ProcessIdentity : public testing::Test {
 TEST_F(ProcessIdentity, ALivingProcessIsNotGone) { EXPECT_FALSE(is_certainly_gone(me, me)); }
 
 TEST_F(ProcessIdentity, AProcessThatEndedIsGoneAlsoWhileItsParentHasNotNoticed) {
-  int from_child[2];
-  int to_child[2];
-  ASSERT_EQ(pipe(from_child), 0);
-  ASSERT_EQ(pipe(to_child), 0);
-  const pid_t child = fork();
-  if (child == 0) {
-    const uint64_t start = this_process(me.host).process_start;
-    char byte = 0;
-    const bool ok = write(from_child[1], &start, sizeof start) == sizeof start && read(to_child[0], &byte, 1) == 1;
-    _exit(ok ? 0 : 1);
-  }
-  cluster::Opener other = me;
-  other.process_id = static_cast<uint64_t>(child);
-  ASSERT_EQ(read(from_child[0], &other.process_start, sizeof other.process_start),
-            static_cast<ssize_t>(sizeof other.process_start));
+  Child child([this](Child& self) { self.tell_and_wait(this_process(me.host).process_start); });
+  const cluster::Opener other = child.opener(me);
   EXPECT_FALSE(is_certainly_gone(other, me));
   cluster::Opener earlier = other;
   earlier.process_start += 1;
   EXPECT_TRUE(is_certainly_gone(earlier, me)) << "its id is another process's now";
-  ASSERT_EQ(write(to_child[1], "x", 1), 1);
+  child.let_go();
   siginfo_t info{};
-  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);  // a zombie now
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOWAIT), 0);  // a zombie now
   EXPECT_TRUE(is_certainly_gone(other, me));
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  ASSERT_EQ(waitpid(child.pid, nullptr, 0), child.pid);
   EXPECT_TRUE(is_certainly_gone(other, me));
-  for (const int end : {from_child[0], from_child[1], to_child[0], to_child[1]}) close(end);
 }
 
 TEST_F(ProcessIdentity, S5_WhenNoFileCanBeOpenedNothingIsKnownOfAProcessThatIsThere) {
@@ -77,35 +98,24 @@ TEST_F(ProcessIdentity, S5_WhenNoFileCanBeOpenedNothingIsKnownOfAProcessThatIsTh
 
 // Its other threads go on writing, and its entry in /proc has the first one's state.
 TEST_F(ProcessIdentity, AProcessWhoseFirstThreadEndedIsNotGone) {
-  int from_child[2];
-  int to_child[2];
-  ASSERT_EQ(pipe(from_child), 0);
-  ASSERT_EQ(pipe(to_child), 0);
-  const pid_t child = fork();
-  if (child == 0) {
+  Child child([this](Child& self) {
     const uint64_t start = this_process(me.host).process_start;
-    std::thread([&, start] {
+    std::thread([&self, start] {
       std::string stat;
       while (stat.find(") Z ") == std::string::npos) {
         sched_yield();
         std::ifstream file("/proc/self/stat");
         std::getline(file, stat);
       }
-      char byte = 0;
-      const bool ok = write(from_child[1], &start, sizeof start) == sizeof start && read(to_child[0], &byte, 1) == 1;
-      _exit(ok ? 0 : 1);
+      self.tell_and_wait(start);
     }).detach();
     syscall(SYS_exit, 0);
-  }
-  cluster::Opener other = me;
-  other.process_id = static_cast<uint64_t>(child);
-  ASSERT_EQ(read(from_child[0], &other.process_start, sizeof other.process_start),
-            static_cast<ssize_t>(sizeof other.process_start));
+  });
+  const cluster::Opener other = child.opener(me);
   EXPECT_FALSE(is_certainly_gone(other, me));
-  ASSERT_EQ(write(to_child[1], "x", 1), 1);
-  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  child.let_go();
+  ASSERT_EQ(waitpid(child.pid, nullptr, 0), child.pid);
   EXPECT_TRUE(is_certainly_gone(other, me));
-  for (const int end : {from_child[0], from_child[1], to_child[0], to_child[1]}) close(end);
 }
 
 TEST_F(ProcessIdentity, AHostThatWasStartedAnewHasNoneOfItsProcesses) {
