@@ -22,7 +22,9 @@ from kvstore.errors import KvStoreError
 
 __all__ = ["main"]
 
-_VERBS = (format, info, check, dump, peers, unshare, doctor, bench, bench_order, bench_report, replay)
+_MODULES = (format, info, check, dump, peers, unshare, doctor, bench, bench_order, bench_report, replay)
+#: By name, which may be two words: after `bench` alone there are job files.
+_VERBS = {module.__name__.rpartition(".")[2].replace("_", " "): module for module in _MODULES}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -35,8 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kvstore {kvstore.__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for module in _VERBS:
-        name = module.__name__.rpartition(".")[2].replace("_", " ")
+    for name, module in _VERBS.items():
         verb = verbs.add_parser(
             name,
             help=module.HELP,
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:2] in (["bench", "report"], ["bench", "order"]):  # of two words, since after `bench` there are job files
+    if " ".join(given[:2]) in _VERBS:
         given[:2] = [" ".join(given[:2])]
     options = build_parser().parse_args(given)
     try:
