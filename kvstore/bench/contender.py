@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from kvstore.bench.content import whole_pages
 from kvstore.bench.cpu import CpuTime, cpu_time
 from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Engine, Op, SelfTimedEngine, Work
@@ -36,7 +37,7 @@ def work_of(spec: JobSpec, engine: str, paths: tuple[str, ...]) -> Work:
     population = live_blocks(spec) + _slack_blocks(spec)
     largest = max(spec.block_sizes)
     # A quarter more than what is kept, so that an engine which reclaims need not do that with all it has.
-    needed = population * (-(-largest // 4096) * 4096) * 5 // 4 + max(128 * MIB, 8 * largest)
+    needed = population * whole_pages(largest) * 5 // 4 + max(128 * MIB, 8 * largest)
     prefix = f"{engine}."
     return Work(
         paths=paths,

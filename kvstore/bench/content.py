@@ -19,9 +19,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PAGE_BYTES", "Buffers", "Content", "Verify"]
+__all__ = ["PAGE_BYTES", "Buffers", "Content", "Verify", "whole_pages"]
 
 PAGE_BYTES = 4096
+
+
+def whole_pages(nbytes: int) -> int:
+    """What direct I/O moves for so many bytes."""
+    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+
+
 _STAMP_WORDS = 3
 _WORD_BYTES = 8
 _SPOILT = np.uint64(0xFFFFFFFFFFFFFFFF)

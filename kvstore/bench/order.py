@@ -24,11 +24,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kvstore.bench.content import Buffers, Content
+from kvstore.bench.content import Buffers, Content, whole_pages
 from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Engine, SelfTimedEngine, Work
 from kvstore.bench.engines.kvstore_engine import KvStoreEngine
-from kvstore.bench.places import folder_on_memory, loop_on_memory, refuse_data, remove
+from kvstore.bench.places import place_in_memory, refuse_data, remove
 from kvstore.errors import ConfigError
 
 __all__ = ["GOAL", "OrderSpec", "Served", "measure_order"]
@@ -62,7 +62,7 @@ class OrderSpec:
     def work(self, path: str, iodepth: int, numjobs: int) -> Work:
         """What an engine has to be ready for."""
         population = self.requests * self.blocks
-        row_bytes = -(-self.block_bytes // 4096) * 4096
+        row_bytes = whole_pages(self.block_bytes)
         return Work(
             paths=(path,),
             block_sizes=(self.block_bytes,),
@@ -294,9 +294,7 @@ def _filled(engine: Engine, spec: OrderSpec, path: str) -> Iterator[_Requests]:
     """At a path, or on a place in memory for "ram"; what was made is removed."""
     with contextlib.ExitStack() as cleanup:
         if path == RAM:
-            size = spec.work(path, 1, 1).size_bytes
-            make = folder_on_memory if engine.in_folder else loop_on_memory
-            path = cleanup.enter_context(make(-(-size // (4 * MIB)) * 4 * MIB))
+            path = cleanup.enter_context(place_in_memory(engine.in_folder, spec.work(path, 1, 1).size_bytes))
         elif not Path(path).exists():
             cleanup.callback(remove, path)
         yield cleanup.enter_context(contextlib.closing(_Requests(engine, spec, path)))

@@ -24,10 +24,13 @@ __all__ = [
     "folder_on_memory",
     "grow",
     "loop_on_memory",
+    "place_in_memory",
     "refuse_data",
     "remove",
     "usable_bytes",
 ]
+
+_DD_BYTES = 4 << 20  # what loop_on_memory writes at once
 
 
 def device_bytes(path: Path | str) -> int:
@@ -134,3 +137,9 @@ def file_on_disk(size_bytes: int, folder: str) -> Iterator[str]:
         yield path
     finally:
         Path(path).unlink(missing_ok=True)
+
+
+def place_in_memory(in_folder: bool, size_bytes: int) -> contextlib.AbstractContextManager[str]:
+    """A folder or a loop device, whichever an engine keeps its blocks in, for at least so much. Needs root."""
+    make = folder_on_memory if in_folder else loop_on_memory
+    return make(-(-size_bytes // _DD_BYTES) * _DD_BYTES)

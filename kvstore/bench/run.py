@@ -21,13 +21,12 @@ from kvstore.bench.engines.base import Work
 from kvstore.bench.live import Live
 from kvstore.bench.machine import device_facts
 from kvstore.bench.options import JobSpec
-from kvstore.bench.places import folder_on_memory, loop_on_memory, refuse_data, remove
+from kvstore.bench.places import place_in_memory, refuse_data, remove
 from kvstore.bench.tally import Tally
 
 __all__ = ["JobResult", "run_jobs"]
 
 _RAM = (("ram",),)
-_DD_BYTES = 4 << 20  # what loop_on_memory writes at once
 
 
 @dataclass
@@ -106,8 +105,7 @@ class _Run:
         made = make_engine(engine)
         if made.why_not() is not None:
             return "ram"  # nobody will look for it
-        make = folder_on_memory if made.in_folder else loop_on_memory
-        return self._cleanup.enter_context(make(-(-nbytes // _DD_BYTES) * _DD_BYTES))
+        return self._cleanup.enter_context(place_in_memory(made.in_folder, nbytes))
 
     def look_at_places(self, specs: Sequence[JobSpec]) -> None:
         """Of all jobs, so that the last one's mistake is told before the first one's hour."""

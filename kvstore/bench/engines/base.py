@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from kvstore.bench.content import PAGE_BYTES, Buffers, Content, Verify
+from kvstore.bench.content import Buffers, Content, Verify, whole_pages
 
 __all__ = ["Engine", "Measured", "Op", "SelfTimedEngine", "Work"]
 
@@ -57,7 +57,7 @@ class Work:
     @property
     def row_bytes(self) -> int:
         """Of the largest block, rounded up to pages: the stride of those that place blocks by number."""
-        return -(-self.block_bytes // PAGE_BYTES) * PAGE_BYTES
+        return whole_pages(self.block_bytes)
 
     def bytes_of(self, number: int) -> int:
         """Size of block ``number``: drawn by the weights, always the same for a number."""

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kvstore.bench.content import Buffers
+from kvstore.bench.content import Buffers, whole_pages
 from kvstore.bench.engines.base import Op, Work
-from kvstore.bench.engines.flat import whole_pages
 from kvstore.bench.engines.folder import Folder, forget_cached
 from kvstore.bench.engines.threaded import ThreadedEngine
 

@@ -10,16 +10,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kvstore.bench.content import PAGE_BYTES
 from kvstore.bench.engines.base import Work
 from kvstore.bench.places import grow, usable_bytes
 
-__all__ = ["FlatFile", "whole_pages"]
-
-
-def whole_pages(nbytes: int) -> int:
-    """What direct I/O moves for so many bytes."""
-    return -(-nbytes // PAGE_BYTES) * PAGE_BYTES
+__all__ = ["FlatFile"]
 
 
 class FlatFile:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import kvstore
-from kvstore.bench.content import PAGE_BYTES, Buffers
+from kvstore.bench.content import Buffers, whole_pages
 from kvstore.bench.engines.base import Engine, Op, Work
 from kvstore.bench.machine import fill_level
 from kvstore.bench.places import device_bytes
@@ -45,7 +45,7 @@ class KvStoreEngine(Engine):
             # A file that is there already may be larger than is asked for, never smaller.
             size=max(work.size_bytes, *(device_bytes(path) for path in files)) if files else None,
             block_bytes=work.block_bytes,
-            min_block_bytes=min(-(-min(work.block_sizes) // PAGE_BYTES) * PAGE_BYTES, 256 * 1024),
+            min_block_bytes=min(whole_pages(min(work.block_sizes)), 256 * 1024),
             region_bytes=options.get("region_bytes"),
             force=True,
             device_kind=kind,

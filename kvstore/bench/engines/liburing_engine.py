@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from kvstore.bench.content import PAGE_BYTES, Buffers
+from kvstore.bench.content import PAGE_BYTES, Buffers, whole_pages
 from kvstore.bench.engines.base import Engine, Op, Work
-from kvstore.bench.engines.flat import FlatFile, whole_pages
+from kvstore.bench.engines.flat import FlatFile
 
 __all__ = ["LiburingEngine"]
 

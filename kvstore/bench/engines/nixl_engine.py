@@ -15,9 +15,9 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any, ClassVar
 
-from kvstore.bench.content import Buffers
+from kvstore.bench.content import Buffers, whole_pages
 from kvstore.bench.engines.base import Engine, Op, Work
-from kvstore.bench.engines.flat import FlatFile, whole_pages
+from kvstore.bench.engines.flat import FlatFile
 
 __all__ = ["NixlPosixEngine"]
 

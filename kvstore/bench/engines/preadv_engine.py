@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from kvstore.bench.content import Buffers
+from kvstore.bench.content import Buffers, whole_pages
 from kvstore.bench.engines.base import Op, Work
-from kvstore.bench.engines.flat import FlatFile, whole_pages
+from kvstore.bench.engines.flat import FlatFile
 from kvstore.bench.engines.threaded import ThreadedEngine
 
 __all__ = ["PreadvEngine"]
