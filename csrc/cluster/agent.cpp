@@ -18,7 +18,12 @@ std::string hex_text(uint64_t number) { return format_text("%016llx", static_cas
 }  // namespace
 
 Agent::Agent(const AgentOptions& options, Setup setup, StoreSide& store, Clock& clock, Random& random)
-    : options_(options), setup_(std::move(setup)), store_(store), clock_(clock), random_(random) {
+    : options_(options),
+      setup_(std::move(setup)),
+      store_(store),
+      clock_(clock),
+      random_(random),
+      began_ns_(clock.monotonic_ns()) {
   nonce_ = hex_text(random_.next());
 }
 

@@ -96,7 +96,7 @@ struct AgentOptions {
   uint64_t lease_ns = 10'000'000'000;
   uint64_t orphan_quarantine_ns = 3'600'000'000'000;
   uint64_t hits_interval_ns = 10'000'000'000;
-  // No opener can have been here before: a rebuild need not wait for one to stop (S7).
+  // No opener can have been here before this one: it need not wait for one to stop when it finds no state (S7).
   bool first_ever = false;
 };
 
@@ -199,7 +199,8 @@ class Agent {
   Status rebuild();
   Status keep_rebuild_lease();
   Result<std::vector<HeaderFacts>> scan_all_headers();
-  Status write_rebuilt();
+  Status write_rebuilt(bool first_ever);
+  bool nobody_was_here() const;
   Status become_opener();
   void take_over_own();
   void depose();
@@ -230,6 +231,7 @@ class Agent {
   Random& random_;
   AgentCounters counters_;
 
+  const uint64_t began_ns_;
   std::string nonce_;
   uint64_t stamps_ = 0;
   bool recovered_ = false;

@@ -32,10 +32,17 @@ uint64_t Agent::generation_floor() const {
   return decode_number(rest.substr(0, rest.find(' '))).value_or(0);
 }
 
+// The shortcuts of a pool's first opener are for what it finds, not for a state that is lost later.
+bool Agent::nobody_was_here() const {
+  const bool young = clock_.monotonic_ns() - began_ns_ < options_.lease_ns / 2;  // nobody else has rebuilt it by then
+  return options_.first_ever && ((epoch_ == 0 && young) || !KVS_RULE(S7_only_the_first_to_join_need_not_wait));
+}
+
 // ---- rebuilding ------------------------------------------------------------------------------------------------
 
 Status Agent::rebuild() {
   const uint64_t now_ns = clock_.monotonic_ns();
+  const bool first_ever = nobody_was_here();
   if (rebuild_lease_ != kNoLease) (void)keep_rebuild_lease();
   if (rebuild_lease_ == kNoLease) {
     ++counters_.requests;
@@ -45,7 +52,7 @@ Status Agent::rebuild() {
     if (!void_format_.empty()) old_format = void_format_;
     std::vector<Compare> compares = {{std::string(kFormatKey), old_format}};
     // Who made the pool a shared one need not wait, nor for one that came a moment later and knows nothing of that.
-    if (!options_.first_ever) compares.push_back({std::string(kRebuildKey), std::nullopt});
+    if (!first_ever) compares.push_back({std::string(kRebuildKey), std::nullopt});
     const auto outcome = txn(std::move(compares), {{std::string(kRebuildKey), rebuild_value_, rebuild_lease_, false}});
     if (!outcome.ok() || !outcome.value().applied) {
       ++counters_.requests;
@@ -57,11 +64,11 @@ Status Agent::rebuild() {
     next_rebuild_renewal_ns_ = now_ns + options_.lease_ns / kRenewalsPerLease;
   }
   // S7: whoever could renew its lease until a moment ago has stopped writing when that time is over.
-  const bool waited = now_ns - rebuild_since_ns_ >= options_.lease_ns || options_.first_ever;
+  const bool waited = now_ns - rebuild_since_ns_ >= options_.lease_ns || first_ever;
   if (!waited && KVS_RULE(S7_a_rebuild_waits_for_a_lease_time)) {
     return Status(Code::kBusy, "the metadata engine's state is gone; it is rebuilt when a lease time has passed");
   }
-  const Status written = write_rebuilt();
+  const Status written = write_rebuilt(first_ever);
   ++counters_.requests;
   (void)setup_.engine->revoke(std::exchange(rebuild_lease_, kNoLease));
   if (written.ok()) ++counters_.rebuilds;
@@ -94,7 +101,7 @@ Result<std::vector<HeaderFacts>> Agent::scan_all_headers() {
   return all;
 }
 
-Status Agent::write_rebuilt() {
+Status Agent::write_rebuilt(bool first_ever) {
   KVS_ASSIGN(const std::vector<HeaderFacts> headers, scan_all_headers());
   uint64_t epoch = std::max(setup_.epoch_floor, epoch_);
   std::set<uint64_t> owners;
@@ -113,8 +120,8 @@ Status Agent::write_rebuilt() {
   unknown.lost_seconds = std::max<uint64_t>(clock_.wall_seconds(), 1);
   for (const uint64_t owner : owners) operations.push_back({opener_key(owner), encode(unknown), kNoLease, false});
   operations.push_back({std::string(kEpochKey),
-                        std::to_string(epoch + (options_.first_ever ? 0 : random_.next() % kEpochsSkippedMax)),
-                        kNoLease, false});
+                        std::to_string(epoch + (first_ever ? 0 : random_.next() % kEpochsSkippedMax)), kNoLease,
+                        false});
   std::set<std::string> written;
   for (const Operation& operation : operations) written.insert(operation.key);
   for (const std::string& key : void_keys_) {
@@ -123,7 +130,7 @@ Status Agent::write_rebuilt() {
   // The engine was ahead of the headers: one of then must not pass for one of a life that begins now. At random, or two
   // rebuilds would come to the same.
   floor += 1 + random_.next() % kGenerationsSkippedMax;
-  if (options_.first_ever || !KVS_RULE(S7_lives_begin_above_a_floor)) floor = 0;
+  if (first_ever || !KVS_RULE(S7_lives_begin_above_a_floor)) floor = 0;
   // Last: it says that all is there.
   operations.push_back(
       {std::string(kFormatKey), format_prefix() + std::to_string(floor) + " " + next_stamp(), kNoLease, false});

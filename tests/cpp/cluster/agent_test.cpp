@@ -363,6 +363,23 @@ TEST_F(Agents, S7_AWipedEngineIsRebuiltWhenEverybodyHasStoppedWriting) {
   EXPECT_TRUE(is_rebuilt());
 }
 
+TEST_F(Agents, S7_WhoMadeAPoolASharedOneWaitsLikeOthersWhenTheStateGoesLater) {
+  begin(1, {0});
+  cluster_->wipe();
+  run({a_, b_}, kLease * 9 / 10);
+  EXPECT_FALSE(is_rebuilt());
+  run({a_, b_}, kLease / 2);
+  EXPECT_TRUE(is_rebuilt());
+  EXPECT_EQ(a_->agent->counters().rebuilds + b_->agent->counters().rebuilds, 2u) << "the first, and one more";
+}
+
+TEST_F(Agents, S7_WhoMadeAPoolASharedOneAndCameLateToItWaitsLikeOthers) {
+  cluster_ = std::make_shared<MemoryCluster>(clock_, 0);
+  Member* const first = make(1, 1, {});
+  clock_.sleep_ns(kLease);  // others may have been here
+  EXPECT_EQ(first->agent->join().code(), Code::kBusy);
+}
+
 TEST_F(Agents, S7_ARebuildThatTakesLongerThanALeaseIsFinished) {
   begin(600, numbers(600));
   cluster_->wipe();
