@@ -4,14 +4,16 @@
 
 Guarantees: what was committed is on the disk. A file that was removed or replaced is opened anew, and made if need be,
 at the next transaction, so what it held reads as wiped; of a transaction in which that was noticed the outcome is
-unknown. In a forked child every call is refused: SQLite must not hear of forks.
-Never remove the ``-wal`` or ``-shm`` beside the file without it: SQLite could not notice.
+unknown. So is one whose ``-wal`` or ``-shm`` went, in whatever order they go and whoever comes in between: SQLite does
+not notice, and one process would write a log that another does not see. In a forked child every call is refused: SQLite
+must not hear of forks.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import random
 import sqlite3
@@ -25,12 +27,15 @@ from typing import Literal
 from kvstore.errors import EngineError
 
 _FULL = 2  # PRAGMA synchronous
+_BESIDE = ("-wal", "-shm")  # which SQLite removes with the last connection, and only then
+
+_Inode = tuple[int, int]
 
 # POSIX: whoever closes any descriptor of a file drops all locks that its process has there. SQLite knows; while we make
 # the file nobody here may open it.
 _making = threading.Lock()
 _all: weakref.WeakSet[SqliteFile] = weakref.WeakSet()
-_inherited: set[tuple[int, int]] = set()
+_inherited: set[_Inode] = set()
 
 
 class SqliteFile:
@@ -52,7 +57,7 @@ class SqliteFile:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
-        self._identity: tuple[int, int] | None = None
+        self._identity: list[_Inode | None] = []  # of the file and of what is beside it
         with self._errors():
             self._connection = self._connect()
         _all.add(self)
@@ -81,8 +86,7 @@ class SqliteFile:
             if self._closed:
                 raise EngineError(f"the connection to {self.path} is closed")
             if not self._is_current():
-                self._connection.close()
-                self._identity = None  # if the next one does not open either
+                self._discard()
                 self._connection = self._connect()
             yield self._connection
 
@@ -98,16 +102,25 @@ class SqliteFile:
     def abandon(self) -> None:
         """In a forked child: keep SQLite from closing the connection, ever, and the file from being opened again."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
-        if self._identity is not None:
-            _inherited.add(self._identity)
+        _inherited.update(inode for inode in self._identity[:1] if inode is not None)
+
+    def _discard(self) -> None:
+        # Where only what is beside it went, the file goes, too. Within a process SQLite shares what is open of one
+        # inode, so that a connection opened anew would get the lost -shm of the others, and be alone with it.
+        if self._identity:
+            with self._folder_locked():
+                if self._inode(self.path) == self._identity[0]:
+                    Path(self.path).unlink(missing_ok=True)
+        self._identity = []  # if the next one does not open either
+        self._connection.close()  # leaves the names alone, since the file has no more its own
 
     def _connect(self) -> sqlite3.Connection:
         with _making:
-            with contextlib.suppress(FileExistsError):
-                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+            if self._inode(self.path) is None:
+                self._make()
             # Before it is opened: if it is replaced in between, that is noticed later, and not never.
-            identity = self._identity_now()
-            if identity in _inherited:
+            inode = self._inode(self.path)
+            if inode in _inherited:
                 raise EngineError(
                     f"{self.path} was open when this process was forked, so SQLite takes its locks for its own here: "
                     "open the pool in one process, or start children with spawn"
@@ -122,9 +135,36 @@ class SqliteFile:
         except BaseException:
             connection.close()
             raise
-        self._identity = identity
+        self._identity = [inode, *(self._inode(self.path + end) for end in _BESIDE)]
         self.opened += 1
         return connection
+
+    def _make(self) -> None:
+        """An empty file, unless another process made it meanwhile."""
+        with self._folder_locked():
+            if self._inode(self.path) is not None:
+                return
+            for end in _BESIDE:  # a log of another file, which those that had that one open may yet write
+                Path(self.path + end).unlink(missing_ok=True)
+            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+    @contextlib.contextmanager
+    def _folder_locked(self) -> Iterator[None]:
+        deadline = time.monotonic() + self._timeout_s
+        folder = os.open(Path(self.path).parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            while True:
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(random.uniform(0.001, 0.01))
+            yield
+        finally:
+            fcntl.flock(folder, fcntl.LOCK_UN)  # a child forked meanwhile has it open, too
+            os.close(folder)
 
     def _begin_wal(self, connection: sqlite3.Connection) -> None:
         # Of processes that make the file at once SQLite lets none wait for another here, since both would for ever.
@@ -147,11 +187,12 @@ class SqliteFile:
             )
 
     def _is_current(self) -> bool:
-        return self._identity is not None and self._identity == self._identity_now()
+        return self._identity == [self._inode(self.path + end) for end in ("", *_BESIDE)]
 
-    def _identity_now(self) -> tuple[int, int] | None:
+    @staticmethod
+    def _inode(path: str) -> _Inode | None:
         try:
-            found = Path(self.path).stat()
+            found = Path(path).stat()
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino

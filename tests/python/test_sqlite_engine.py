@@ -9,6 +9,7 @@ promises is in ``test_engines.py``.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import sqlite3
@@ -203,6 +204,56 @@ def test_a_file_that_was_removed_is_a_wiped_engine(path, engine):
     assert keys(engine) == ["c"]
     other.close()
     assert keys(engine) == ["c"]
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(("", "-wal", "-shm"))], ids=lambda order: " ".join(order))
+def test_openers_at_work_while_the_files_go_one_by_one_agree_on_the_next(path, engine, python, order):
+    work = """
+watch = engine.watch('', engine.range('').revision)
+ready()
+for line in sys.stdin:
+    try:
+        watch.poll(0)
+    except Exception:
+        watch = engine.watch('', engine.range('').revision)
+    print(engine.txn([Compare(line.strip())], [Put(line.strip(), b'')]).applied, flush=True)
+"""
+
+    def all_take(key: str) -> list[bool]:
+        """Of each process, whether it was the one that took the key; asked one after another, so none is unsure."""
+        taken = [engine.txn([Compare(key)], [Put(key, b"")]).applied]
+        for child in children:
+            child.stdin.write(f"{key}\n")
+            child.stdin.flush()
+            taken.append(child.stdout.readline() == "True\n")
+        return taken
+
+    watch = engine.watch("", engine.range("").revision)
+    children = [python(PRELUDE + work, path) for _ in range(2)]
+    for child in children:
+        await_ready(child)
+    assert all_take("before") == [True, False, False]
+    for end in order:
+        Path(path + end).unlink(missing_ok=True)
+        all_take(f"without {end}")
+    assert all_take("after") == [True, False, False]
+    assert keys(SqliteEngine(path)) == keys(engine)
+    watch.close()
+    assert [finish(child) for child in children] == [(0, "")] * 2
+    assert "after" in keys(SqliteEngine(path)), "the last of them took it along"
+
+
+def test_a_log_that_a_lost_file_left_is_none_of_the_next_file(path, python):
+    child = python(PRELUDE + "engine.txn([], [Put('a', b'')]); ready(); sys.stdin.readline()", path)
+    await_ready(child)
+    child.kill()
+    child.wait()
+    with open(path + "-wal") as log, open(path + "-shm") as index:  # which keeps their inodes from being given again
+        Path(path).unlink()
+        engine = SqliteEngine(path)
+        assert keys(engine) == []
+        assert not os.path.samestat(Path(path + "-wal").stat(), os.fstat(log.fileno()))
+        assert not os.path.samestat(Path(path + "-shm").stat(), os.fstat(index.fileno()))
 
 
 def test_a_file_that_is_replaced_within_a_transaction_leaves_its_outcome_unknown(path, engine):

@@ -64,6 +64,23 @@ def test_while_the_engine_is_lost_reads_go_on_and_puts_are_refused_within_a_leas
     assert ask_all(openers, "get", everything) == [["hit"] * len(everything)] * 2
 
 
+def rebuilds(openers):
+    return sum(stats["engine_rebuilds"] for stats in ask_all(openers, "stats"))
+
+
+@contextlib.contextmanager
+def rejoining(openers):
+    """What is done within makes them join anew; ends when all have, and know of each other."""
+    earlier = [stats["epoch"] for stats in ask_all(openers, "stats")]
+    yield
+    for opener in openers:
+        wait_until(
+            opener,
+            lambda stats: stats["epoch"] > max(earlier) and stats["openers"] == len(openers),
+            "an opener of the rebuilt state",
+        )
+
+
 def test_a_removed_engine_file_is_rebuilt_from_the_device(make_pool, start, start_all, engine_file):
     path, engine = make_pool(), f"sqlite:{engine_file}"
     openers = start_all(2, path, engine=engine)
@@ -71,13 +88,11 @@ def test_a_removed_engine_file_is_rebuilt_from_the_device(make_pool, start, star
         assert opener.ask("put", [f"{opener.name}-{i}" for i in range(8)]) == ["stored"] * 8
     everything = [f"{opener.name}-{i}" for opener in openers for i in range(8)]
     ask_all(openers, "refresh")
-    for suffix in ("", "-wal", "-shm"):
-        Path(f"{engine_file}{suffix}").unlink(missing_ok=True)
-    for opener in openers:
-        wait_until(
-            opener, lambda stats: stats["rejoins"] > 0 and stats["openers"] == 2, "an opener of the rebuilt state"
-        )
-    assert sum(one["engine_rebuilds"] for one in ask_all(openers, "stats")) == 1
+    before = rebuilds(openers)
+    with rejoining(openers):
+        engine_file.parent.rename(engine_file.parent.with_name("gone"))  # file and log at once
+        engine_file.parent.mkdir()
+    assert rebuilds(openers) == before + 1
     for opener in openers:
         opener.ask("put_until_stored", f"{opener.name}-after", LEASES_MAX_S)
         everything.append(f"{opener.name}-after")
@@ -85,6 +100,19 @@ def test_a_removed_engine_file_is_rebuilt_from_the_device(make_pool, start, star
     assert ask_all(openers, "get", everything) == [["hit"] * len(everything)] * 2
     late = start("late", path, engine=engine)
     assert late.ask("get", everything) == ["hit"] * len(everything)
+
+
+def test_engine_files_that_go_one_by_one_under_openers_at_work_leave_one_state(make_pool, start_all, engine_file):
+    openers = start_all(2, make_pool(), engine=f"sqlite:{engine_file}")
+    assert openers[0].ask("put", KEYS) == ["stored"] * len(KEYS)
+    for suffix in ("", "-shm", "-wal"):
+        with rejoining(openers):
+            Path(f"{engine_file}{suffix}").unlink()
+    after = [f"{opener.name}-after" for opener in openers]
+    for opener, key in zip(openers, after, strict=True):
+        opener.ask("put_until_stored", key, LEASES_MAX_S)
+    ask_all(openers, "refresh")
+    assert ask_all(openers, "get", [*KEYS, *after]) == [["hit"] * (len(KEYS) + 2)] * 2
 
 
 def test_an_engine_file_that_went_while_nobody_had_the_pool_open_is_rebuilt(make_pool, start, engine_file):
