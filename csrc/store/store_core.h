@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // StoreCore: the parts of an open store, in the order in which they are built and torn down.
-// store_open.cpp builds it, store.cpp submits batches to it, store_listing.cpp reads it back.
+// store_open.cpp builds it, store.cpp submits batches to it, store_listing.cpp reads it back, store_close.cpp ends it.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// Opening and closing a store.
+// Opening a store.
 //
 //   devices -> superblocks (quorum, identity, members) -> claim -> headers -> index -> engines, keepers
 //
@@ -35,8 +35,6 @@ constexpr uint64_t kIndexBlocksMax = uint64_t{1} << 32;  // 256 GiB of index
 constexpr uint64_t kIndexBytesPerBlock = 64;
 constexpr uint64_t kIoTimeoutNsMin = 10'000'000;
 constexpr int kClaimRounds = 3;  // of a pool whose members somebody else claims too
-constexpr uint64_t kCloseStepNs = 1'000'000;
-constexpr uint64_t kCancelGraceNs = 100'000'000;  // for what was canceled, and callers inside, to end
 constexpr uint64_t kTrimFromBytes = 16 * kMiB;
 constexpr uint64_t kLeaseNsMin = 100'000'000;
 constexpr uint64_t kLeasesToJoin = 3;                 // one may be waited for by a rebuild (S7)
@@ -302,21 +300,6 @@ Status start_threads(StoreCore& core) {
   return {};
 }
 
-Status outstanding(StoreCore& core, uint64_t timeout_ns) {
-  std::string names;
-  uint32_t count = 0;
-  for (auto& engine : core.engines) {
-    for (const std::string& name : engine->describe_in_flight()) {
-      if (++count <= 4) names += (names.empty() ? "" : "; ") + name;
-    }
-  }
-  std::lock_guard lock(core.jobs_mutex);
-  return Status(Code::kTimeout,
-                format_text("%zu jobs and %u requests were outstanding after %.1f s (%s); their buffers are leaked on "
-                            "purpose, since the device may still write them",
-                            core.jobs.size(), count, static_cast<double>(timeout_ns) / 1e9, names.c_str()));
-}
-
 }  // namespace
 
 bool StoreCore::forked() const { return fork_generation != device::fork_generation(); }
@@ -474,113 +457,6 @@ Store::~Store() {
   static auto* const leaked = new std::vector<std::unique_ptr<StoreCore>>;  // NOLINT
   const std::lock_guard lock(mutex);
   leaked->push_back(std::move(core_));
-}
-
-Status Store::close(uint64_t timeout_ns) {
-  StoreCore& core = *core_;
-  KVS_TRY(core.check_open());
-  {
-    std::lock_guard lock(core.jobs_mutex);
-    if (std::exchange(core.closing, true)) return Status(Code::kClosed, "the store is being closed");
-  }
-  const uint64_t now_ns = core.clock->monotonic_ns();
-  const uint64_t until_ns = timeout_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + timeout_ns;
-  const auto busy = [&core] {
-    std::lock_guard lock(core.jobs_mutex);
-    bool pieces = core.inline_readers->reading() != 0;
-    for (const auto& engine : core.engines) pieces = pieces || !engine->idle();
-    return !core.jobs.empty() || pieces;
-  };
-  const auto wait_while = [&](const auto& condition, uint64_t end_ns) {
-    while (condition() && core.clock->monotonic_ns() < end_ns) {
-      if (core.options.threaded || !step()) core.clock->sleep_ns(kCloseStepNs);
-    }
-  };
-  wait_while(busy, until_ns);
-  if (busy()) {
-    // I11: what is in the device ends when the device says so. The rest is answered now: nobody waits for ever.
-    std::vector<JobRef> unfinished;
-    {
-      std::lock_guard lock(core.jobs_mutex);
-      for (const auto& [id, job] : core.jobs) unfinished.push_back(job);
-    }
-    for (JobRef& job : unfinished) {
-      const Status closed(Code::kClosed, "the pool was closed before this was done");
-      for (auto& engine : core.engines) engine->cancel(static_cast<BatchJob*>(job.get()), -1, closed);
-    }
-    const auto items_left = [&unfinished] {
-      uint64_t items = 0;
-      for (const JobRef& job : unfinished) items += static_cast<BatchJob&>(*job.get()).items_left();
-      return items;
-    };
-    const auto canceling = [&core] {
-      return std::any_of(core.engines.begin(), core.engines.end(),
-                         [](const auto& engine) { return engine->cancels_waiting() != 0; });
-    };
-    // The grace is for the device. To take 100,000 items off lasts longer, and goes on for as long as items end.
-    uint64_t before = 0;
-    bool was_canceling = false;
-    do {
-      before = items_left();
-      was_canceling = canceling();
-      wait_while(busy, core.clock->monotonic_ns() + kCancelGraceNs);
-    } while (busy() && was_canceling && items_left() < before);
-  }
-  core.open.store(false);
-  const auto called = [&core] { return core.callers.load() != 0; };
-  wait_while(called, std::max(until_ns, core.clock->monotonic_ns() + kCancelGraceNs));
-
-  core.leaked = (busy() && KVS_RULE(I11_close_leaks_what_is_in_the_device)) || called();
-  for (auto& engine : core.engines) core.leaked ? engine->abandon() : engine->stop();
-  for (auto& engine : core.engines) engine->join();
-  if (core.shared) core.catalog->release_ready();
-  for (auto& keeper : core.keepers) {
-    keeper->stop();
-    keeper->join_until(until_ns);
-  }
-  if (core.leaked && core.shared) {
-    core.shared->stop(until_ns);
-    (void)core.shared->leave(false);  // what it owns stays its own while the process lives (S5)
-  }
-  if (core.leaked) {
-    std::lock_guard lock(core.jobs_mutex);
-    for (const auto& [id, job] : core.jobs) job->abandon();  // whoever waits for them waits for nothing
-  }
-  if (core.leaked)
-    return outstanding(core, timeout_ns);  // stays marked unclean: the next open seals what this one left
-
-  const auto pass_time = [&core] {
-    if (core.options.threaded || !core.shared->turn()) core.clock->sleep_ns(kCloseStepNs);
-  };
-  Status outcome = core.catalog->usable();
-  for (auto& keeper : core.keepers) {
-    if (!core.catalog->usable().ok()) break;
-    Status closed = keeper->close(until_ns, pass_time);  // each device, whatever becomes of the others
-    if (outcome.ok()) outcome = std::move(closed);
-  }
-  if (core.shared) {
-    core.shared->stop(until_ns);
-    // Without an answer nothing is lost but deletes: the lease ends by itself, and that this process is gone is seen.
-    const Status left = core.shared->leave(!core.catalog->any_write_unknown());
-    if (outcome.ok() && core.catalog->deletes_wait()) {
-      outcome = Status(Code::kDurabilityLost, "deletes since the last flush are not in the metadata engine: " +
-                                                  (left.ok() ? "this opener has no lease" : left.message()));
-    }
-  }
-  if (const uint64_t lost = core.catalog->take_lost(); lost != 0 && outcome.ok()) {
-    outcome = Status(Code::kDurabilityLost, format_text("%llu blocks that were reported written were lost before their "
-                                                        "descriptor was on the device",
-                                                        static_cast<unsigned long long>(lost)));
-  }
-  core.torn_down.store(true);
-  while (called()) core.clock->sleep_ns(kCloseStepNs);  // numbers() and the like: none of them waits for anything
-  core.shared.reset();
-  core.keepers.clear();
-  core.engines.clear();
-  core.inline_readers.reset();
-  core.listing_ios.clear();
-  core.devices.clear();
-  return outcome;
 }
 
 bool Store::is_open() const { return core_->check_open().ok(); }
