@@ -3,6 +3,7 @@
 """Measure puts and gets, in fio's habits: options of a job on the command line, or job files.
 
   kvstore bench                                      puts and gets a file of 1 GiB in this folder
+  kvstore bench --report=report                      the same, and a page with pictures of it in that folder
   kvstore bench bench/jobs/quick.fio
   kvstore bench --name=a --filename=/dev/nvme1n1 --rw=get --bs=64k,1m --iodepth=16 --runtime=30 --overwrite=1
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 HELP = "measure puts and gets, as fio does"
 
 _NEEDED = ("hdrh", "yaml")
+_NEEDED_TO_REPORT = ("matplotlib",)
 #: Without any job: what a newcomer wants to see.
 _QUICK = [
     ("name", "put"), ("rw", "put"), ("iodepth", "16"), ("name", "get"), ("rw", "get"), ("iodepth", "16"),
@@ -60,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("jobfiles", nargs="*", metavar="JOBFILE", help="sections of options, as fio's job files")
     parser.add_argument("--output", metavar="FILE", help="write the result there and not to standard output")
     parser.add_argument("--output-format", choices=["normal", "json", "json+"], default="normal", help="json is json+")
+    parser.add_argument("--report", metavar="FOLDER", help="put result.json there, and `kvstore bench report` of it")
     parser.add_argument("--eta", choices=["auto", "always", "never"], default="auto", help="the line while it runs")
     parser.add_argument("--parse-only", action="store_true", help="say which jobs these are, and stop")
     parser.add_argument("--enghelp", action="store_true", help="say which engines can run here, with their options")
@@ -81,7 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Read the jobs, run them, write the result."""
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    needed = [*_NEEDED, *(_NEEDED_TO_REPORT if options.report else ())]
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise ConfigError(f"{', '.join(missing)} is missing: pip install 'nvme-kvstore[bench]'")
     if options.enghelp:
@@ -97,9 +101,13 @@ def run(options: argparse.Namespace) -> int:
     if options.parse_only:
         print("\n".join(_line(spec) for spec in specs))
         return EXIT_OK
+    if options.report:
+        Path(options.report).mkdir(parents=True, exist_ok=True)  # refused now, and not when all is measured
     with Live(options.eta) as live:
         results, interrupted = run_jobs(specs, live)
     made = document(results, f"kvstore {shlex.join(sys.argv[1:])}")
+    if options.report:
+        _write_report(made, Path(options.report))
     as_json = options.json or options.output_format != "normal"
     text = json.dumps(made, indent=2) if as_json else report(made)
     if options.output:
@@ -111,6 +119,15 @@ def run(options: argparse.Namespace) -> int:
     if any(result.failed or result.tally.wrong_count for result in results):
         return EXIT_BAD
     return EXIT_OK if any(result.ok for result in results) else EXIT_REFUSED
+
+
+def _write_report(made: dict[str, Any], folder: Path) -> None:
+    from kvstore.bench.report import write_report
+
+    result = folder / "result.json"
+    result.write_text(json.dumps(made, indent=2) + "\n")
+    page = write_report([result], folder)[0]
+    print(f"the report is {page}", file=sys.stderr)
 
 
 def _print_engines(*, as_json: bool) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import bench_results as made
 import pytest
+from bench_support import bench
 
 pytest.importorskip("matplotlib", reason="matplotlib is missing: pip install 'nvme-kvstore[bench]'")
 
@@ -177,6 +178,21 @@ def test_the_command_writes_the_folder_and_says_what(tmp_path: Path, capsys: pyt
     assert main(["bench", "report", str(path), "--out", str(tmp_path / "out"), "--json"]) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert sorted(files) == sorted(str(file) for file in (tmp_path / "out").iterdir())
+
+
+def test_a_run_of_bench_writes_its_own_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "made" / "report"
+    bench(tmp_path, "--rw=put", f"--report={folder}")
+    assert f"the report is {folder}/report.html" in capsys.readouterr().err
+    assert json.loads((folder / "result.json").read_text())["jobs"][0]["kvbench"]["engine"] == "kvstore"
+    assert {"report.html", "tables.md", "result.json"} < {file.name for file in folder.iterdir()}
+
+
+def test_a_folder_of_reports_that_cannot_be_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    arguments = ["bench", "--rw=put", f"--filename={tmp_path}/x.img", f"--report={tmp_path}/file/report"]
+    assert main(arguments) != 0
+    assert not (tmp_path / "x.img").exists()
 
 
 def test_the_command_refuses_what_is_no_result_with_a_sentence(
