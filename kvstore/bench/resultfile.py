@@ -9,8 +9,10 @@ are rows of that engine; others bear their difference in the engine's name.
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,8 +36,8 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 def load_file(path: Path) -> ResultFile:
     what = "a result of `kvstore bench --output-format=json` or of `fio --output-format=json+`"
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
+        text = gzip.open(path, "rt").read() if path.suffix == ".gz" else path.read_text()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     try:
         document, _ = json.JSONDecoder().raw_decode(text, text.index("{"))  # fio's notes may stand around it

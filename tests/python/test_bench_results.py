@@ -7,6 +7,8 @@ Method: files made up by `bench_results`; the last test reads what `kvstore benc
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -229,6 +231,17 @@ def test_notes_around_the_json_and_a_directory_instead_of_a_file_are_fios_habits
     path.write_text(f"fio: note\n{path.read_text()}\nnormal output")
     (row,) = load_results([path]).rows
     assert row.cell.place == "files in /srv"
+
+
+def test_a_result_may_be_compressed_and_a_broken_one_is_refused_by_name(tmp_path: Path) -> None:
+    packed = gzip.compress(json.dumps(made.fio_document()).encode())
+    path = tmp_path / "result.json.gz"
+    path.write_bytes(packed)
+    assert len(load_results([path]).rows) == 1
+    for broken in (packed[:100], packed[:50] + b"no" + packed[52:], b"{}"):
+        path.write_bytes(broken)
+        with pytest.raises(ConfigError, match=r"result\.json\.gz"):
+            load_results([path])
 
 
 def test_several_sizes_in_one_job_of_fio_are_told_by_the_mean(tmp_path: Path) -> None:
