@@ -10,7 +10,7 @@ from __future__ import annotations
 import pytest
 from bench_support import MemoryEngine
 
-from kvstore.bench.content import Buffers, Content, Verify
+from kvstore.bench.content import Buffers, Content, Verify, whole_pages
 from kvstore.bench.engines import ENGINES, make_engine
 from kvstore.bench.engines.base import Work
 
@@ -19,7 +19,7 @@ NBYTES = 3 * 4096 + 100  # whole pages and a part of one
 
 @pytest.fixture
 def content() -> Content:
-    return Content(NBYTES, seed=7)
+    return Content(NBYTES, seed=7, whole=True)
 
 
 @pytest.fixture
@@ -58,8 +58,43 @@ def test_a_byte_between_stamps_is_noticed_by_full_only(content: Content, buffers
     assert f"byte {at} " in (content.wrong(buffers, 0, 5, NBYTES, "full") or "")
 
 
-def test_another_runs_block_is_noticed(buffers: Buffers) -> None:
-    assert Content(NBYTES, seed=8).wrong(buffers, 0, 5, NBYTES, "stamp")
+@pytest.mark.parametrize("seed", [7, 8])
+@pytest.mark.parametrize("verify", ["stamp", "full"])
+def test_another_stores_block_is_noticed_whatever_its_seed(buffers: Buffers, seed: int, verify: Verify) -> None:
+    assert Content(NBYTES, seed, whole=True).wrong(buffers, 0, 5, NBYTES, verify)
+
+
+def test_processes_that_agree_on_a_nonce_check_each_others_blocks(content: Content, buffers: Buffers) -> None:
+    assert Content(NBYTES, 7, whole=True, nonce=content.nonce).wrong(buffers, 0, 5, NBYTES, "full") is None
+
+
+def test_a_block_with_nothing_right_but_its_stamps_is_noticed(content: Content, buffers: Buffers) -> None:
+    pages = buffers.rows.reshape(2, -1, 4096)
+    stamps = pages[0, :, :24].copy()
+    pages[0] = pages[1]
+    pages[0, :, :24] = stamps
+    assert content.wrong(buffers, 0, 5, NBYTES, "stamp") is None
+    assert "and 12" in (content.wrong(buffers, 0, 5, NBYTES, "full") or "")  # thousand more
+
+
+def test_spoiling_leaves_nothing_of_a_whole_block(content: Content, buffers: Buffers) -> None:
+    before = buffers.rows.copy()
+    content.spoil(buffers, 1)
+    assert (buffers.rows[0] == before[0]).mean() < 0.01
+    assert (buffers.rows[1] == before[1]).all()
+
+
+def test_spoiling_and_stamping_touch_stamps_only_where_blocks_are_not_whole() -> None:
+    content, buffers = Content(NBYTES, seed=7), Buffers(2, whole_pages(NBYTES))
+    content.fill(buffers)
+    between = buffers.rows.reshape(2, -1, 4096)[:, :, 24:]
+    between[:] = 1
+    content.spoil(buffers, 2)
+    content.stamp(buffers, [5, 6])
+    assert (between == 1).all()
+    assert content.check(buffers, [5, 6], [NBYTES, NBYTES], "stamp") == [None, None]
+    with pytest.raises(ValueError, match="whole"):
+        content.wrong(buffers, 0, 5, NBYTES, "full")
 
 
 def test_bytes_beyond_the_block_do_not_matter(content: Content, buffers: Buffers) -> None:
@@ -85,7 +120,7 @@ def test_every_engine_can_be_made_and_says_whether_it_can_run() -> None:
 
 @pytest.mark.parametrize("verify", ["stamp", "full"])
 def test_blocks_of_whole_pages_are_checked_together_and_told_apart(verify: Verify) -> None:
-    content = Content(2 * 4096, seed=7)
+    content = Content(2 * 4096, seed=7, whole=True)
     buffers = Buffers(3, content.row_bytes)
     content.fill(buffers)
     content.stamp(buffers, [1, 2, 3])

@@ -204,6 +204,57 @@ def test_wrong_bytes_are_told_and_end_with_status_1(
     assert (job["error"], job["kvbench"]["wrong"], len(job["kvbench"]["wrong_blocks"])) == (errno.EILSEQ, 32, 10)
 
 
+class StampsOnly(MemoryEngine):
+    """Of each page of a get it moves what ``verify=stamp`` looks at."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        if op == "put":
+            return super().batch(op, numbers, buffers)
+        for row, number in enumerate(numbers):
+            for at in range(0, len(self.blocks[number]), 4096):
+                buffers.view(row, at + 24)[at:] = self.blocks[number][at : at + 24]
+        return None
+
+
+class Short(MemoryEngine):
+    """Leaves out the last bytes of a get."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        if op == "put":
+            return super().batch(op, numbers, buffers)
+        for row, number in enumerate(numbers):
+            buffers.view(row, 9900)[:] = self.blocks[number][:9900]
+        return None
+
+
+@pytest.mark.parametrize("wrong", [StampsOnly, Short])
+def test_verify_full_notices_bytes_that_were_not_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: type[MemoryEngine]
+) -> None:
+    use(wrong(), monkeypatch)
+    job = one_job(tmp_path, "--rw=get", "--bs=10000", "--size=80000", "--verify=full", status=1)
+    assert job["kvbench"]["wrong"] == job["kvbench"]["verified"] == 8
+
+
+class Stale(MemoryEngine):
+    """Keeps what its first store was given, and writes nothing any more."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        return None if op == "put" and numbers[-1] in self.blocks else super().batch(op, numbers, buffers)
+
+    def close(self) -> None:
+        """What was put stays."""
+
+
+@pytest.mark.parametrize("verify", ["stamp", "full"])
+def test_what_an_earlier_store_left_is_not_right_in_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: str
+) -> None:
+    use(Stale(), monkeypatch)
+    jobs = bench(tmp_path, f"--verify={verify}", "--rw=get", "--iodepth=2,4", status=1)["jobs"]
+    assert [(job["read"]["total_ios"], job["kvbench"]["wrong"]) for job in jobs] == [(32, 0), (32, 32)]
+
+
 class Leaky(MemoryEngine):
     """Every other get is a miss."""
 

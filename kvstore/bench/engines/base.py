@@ -72,8 +72,8 @@ class Work:
         return self.block_sizes[-1]
 
     def content(self) -> Content:
-        """What its blocks hold."""
-        return Content(self.block_bytes, self.seed)
+        """What its blocks hold: with each call other bytes, those of another store."""
+        return Content(self.block_bytes, self.seed, whole=self.verify == "full")
 
 
 class Engine(ABC):
