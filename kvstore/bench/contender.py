@@ -5,8 +5,10 @@
 ``numjobs`` are threads of this process and not processes: a pool in owner mode has one process, engines of LMCache are
 called by threads of one process too, and calls release the GIL while the device works. All threads share one store.
 
-Only the time inside an engine's calls counts, for bandwidth, latency and bandwidth over time. Choosing numbers, making
-and checking content happen between the calls of a thread; the CPU time they take is taken off the process's.
+Only the time inside an engine's calls counts, for bandwidth, latency and bandwidth over time (``clock.py``). Choosing
+numbers, making and checking content happen between the calls of a thread; the CPU time they take is taken off the
+process's. A turn of puts ends with a flush, which counts: what an engine kept in memory would else be written in the
+turn of the next one.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
+from kvstore.bench.clock import JobClock
 from kvstore.bench.content import whole_pages
-from kvstore.bench.cpu import CpuTime, cpu_time
+from kvstore.bench.cpu import CpuTime, cpu_of_process, cpu_of_thread, cpu_time
 from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Engine, Op, SelfTimedEngine, Work
 from kvstore.bench.numbers import Choices, Numbers
@@ -89,9 +92,11 @@ class Store:
 class Turn:
     """When the threads of a contender have to stop, and how far they are."""
 
-    def __init__(self, seconds: float | None, blocks: int | None) -> None:
+    def __init__(self, seconds: float | None, blocks: int | None, clock: JobClock | None = None) -> None:
         self.begun = time.perf_counter()
         self.seconds, self.blocks = seconds, blocks
+        self.clock = clock or JobClock()
+        self._clock_began_s = self.clock.seconds
         self.stopped = threading.Event()
         self.failure: BaseException | None = None
         self.taken = 0
@@ -123,11 +128,28 @@ class Turn:
         self.stopped.set()
 
     @property
+    def bytes_per_s(self) -> float:
+        """How fast it is so far, in time that counts."""
+        return self.moved_bytes / max(self.clock.seconds - self._clock_began_s, 1e-9)
+
+    @property
     def fraction(self) -> float:
         """How much of it is over, 0 to 1."""
         by_time = (time.perf_counter() - self.begun) / self.seconds if self.seconds else 0.0
         by_blocks = self.taken / self.blocks if self.blocks else 0.0
         return min(max(by_time, by_blocks), 1.0)
+
+
+class Rest(NamedTuple):
+    """What an engine has to do still. None: no such limit."""
+
+    seconds: float | None
+    blocks: int | None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether it is over."""
+        return (self.seconds is not None and self.seconds < 1e-3) or (self.blocks is not None and self.blocks <= 0)
 
 
 class Contender:
@@ -137,13 +159,12 @@ class Contender:
         self.spec, self.name, self.work = spec, engine, work_of(spec, engine, paths)
         self.engine = make_engine(engine)
         self.tallies = [Tally() for _ in range(spec.numjobs)]
+        self.clock = JobClock()
         self.cpu = CpuTime(0.0, 0.0)
         self.facts: dict[str, Any] = {}
         self.turns: list[dict[str, float]] = []  # of those that count: seconds, and bytes read and written
         self.fill_s = self.flush_s = self.ran_s = 0.0
         self._self_timed = isinstance(self.engine, SelfTimedEngine)
-        # A program with a clock of its own counts all its threads in the first tally.
-        self._clocks = 1 if self._self_timed else spec.numjobs
 
     def why_not(self) -> str | None:
         """Why it cannot do this job here."""
@@ -183,41 +204,73 @@ class Contender:
         """Run for a while without counting."""
         if self.spec.ramp_time:
             yield from self._run(Turn(self.spec.ramp_time, None), [Tally() for _ in self.tallies])
+            self._settle()
+
+    def left(self) -> Rest:
+        """What is to be done after the turns until now."""
+        spec = self.spec
+        io_size = spec.io_size or (0 if spec.runtime else spec.size)
+        return Rest(
+            max(spec.runtime - self.ran_s, 0.0) if spec.runtime else None,
+            max(int(io_size / spec.mean_bytes), 1) - self._asked() if io_size else None,
+        )
+
+    def fraction(self, turn: Turn) -> float:
+        """How much of all is done, 0 to 1, in the midst of a turn."""
+        rest = self.left()
+        by_time = (self.ran_s + time.perf_counter() - turn.begun) / self.spec.runtime if self.spec.runtime else 0.0
+        asked = self._asked()
+        by_blocks = asked / (asked + rest.blocks) if rest.blocks is not None else 0.0
+        return min(max(by_time, by_blocks), 1.0)
+
+    def _asked(self) -> int:
+        return sum(tally.read.asked + tally.write.asked for tally in self.tallies)
 
     def run(self, seconds: float | None, blocks: int | None) -> Iterator[Turn]:
         """A turn that counts, for so long or for so many blocks. Yields ten times a second while it lasts."""
-        before, own, begun = cpu_time(self.engine.processes()), time.thread_time(), time.perf_counter()
-        earlier = self._sums()
+        before, own = cpu_time(self.engine.processes()), cpu_of_thread()
+        earlier, begun = self._sums(), time.perf_counter()
         try:
-            yield from self._run(Turn(seconds, blocks), self.tallies)
+            yield from self._run(Turn(seconds, blocks, self.clock), self.tallies)
+            self.clock.advance(self._settle())
         finally:
-            self.ran_s += time.perf_counter() - begun
+            # A program lays out its files in its turn, which is no part of how long it ran.
+            ran_s = time.perf_counter() - begun
             self.turns.append({name: now - earlier[name] for name, now in self._sums().items()})
-        used = cpu_time(self.engine.processes()) - before
+            self.ran_s += self.turns[-1]["seconds"] if self._self_timed else ran_s
         if self.engine.processes():
-            self.cpu = CpuTime(self.cpu.usr + used.usr - (time.thread_time() - own), self.cpu.sys + used.sys)
+            used = cpu_time(self.engine.processes()) - before
+            self.cpu = self.cpu.plus(used - (cpu_of_thread() - own))
+
+    def _settle(self) -> float:
+        """Have all that was put on the device; how long that took."""
+        if "put" not in self.spec.ops:
+            return 0.0
+        begun = time.perf_counter()
+        self.engine.flush()
+        seconds = time.perf_counter() - begun
+        self.flush_s += seconds
+        return seconds
 
     def _sums(self) -> dict[str, float]:
         """Of all threads until now."""
         return {
-            "seconds": sum(tally.seconds for tally in self.tallies) / self._clocks,
+            "seconds": self.clock.seconds,
             "read_bytes": sum(tally.read.bytes for tally in self.tallies),
             "write_bytes": sum(tally.write.bytes for tally in self.tallies),
         }
 
     def finish(self) -> Tally:
-        """Flush, verify what can be verified only now, and add everything up."""
-        begun = time.perf_counter()
-        self.engine.flush()
-        self.flush_s = time.perf_counter() - begun
+        """Verify what can be verified only now, and add everything up."""
         if isinstance(self.engine, SelfTimedEngine):
             self.tallies[0].verified += self.engine.check()
         elif "put" in self.spec.ops and self.spec.verify != "none":
             self._read_back()
         self.facts = self.engine.facts()
-        total = together(self.tallies[: self._clocks])
+        total = together(self.tallies, self.clock.seconds)
         if self.engine.processes():
-            self.cpu = CpuTime(max(self.cpu.usr - total.overhead_cpu_s, 0.0), max(self.cpu.sys, 0.0))
+            used = self.cpu - total.overhead_cpu
+            self.cpu = CpuTime(max(used.usr, 0.0), max(used.sys, 0.0))
         return total
 
     def _run(self, turn: Turn, tallies: list[Tally], op: Op | None = None) -> Iterator[Turn]:
@@ -225,7 +278,7 @@ class Contender:
             threads = [threading.Thread(target=self._measure, args=(turn, tallies[0]))]
         else:
             threads = [
-                threading.Thread(target=self._work, args=(turn, worker, tally, op))
+                threading.Thread(target=self._work, args=(_Lane(self, turn, worker, tally), op))
                 for worker, tally in enumerate(tallies)
             ]
         for thread in threads:
@@ -239,8 +292,10 @@ class Contender:
             turn.stopped.set()
             for thread in threads:
                 thread.join()
-        if turn.failure is not None:
+        if isinstance(turn.failure, Exception):
             raise turn.failure
+        if turn.failure is not None:  # a library's panic, which must not pass for the end of this process
+            raise RuntimeError(f"{type(turn.failure).__name__}: {turn.failure}") from turn.failure
 
     def _measure(self, turn: Turn, tally: Tally) -> None:
         engine, op = self.engine, self.spec.ops[0]
@@ -251,29 +306,19 @@ class Contender:
             turn.fail(error)
             return
         side = tally.write if op == "put" else tally.read
-        side.measured(done.blocks, done.bytes, done.latency_ns, tally.seconds, done.seconds)
-        tally.seconds += done.seconds
+        side.measured(done.blocks, done.bytes, done.latency_ns, turn.clock.seconds, done.seconds)
+        turn.clock.advance(done.seconds)
+        tally.thread_seconds += done.seconds
         turn.taken = done.blocks
         turn.moved(done.bytes)
-        self.cpu = CpuTime(self.cpu.usr + done.usr_s, self.cpu.sys + done.sys_s)
+        self.cpu = self.cpu.plus(CpuTime(done.usr_s, done.sys_s))
 
-    def _work(self, turn: Turn, worker: int, tally: Tally, op: Op | None) -> None:
-        begun = time.thread_time()
-        lane = _Lane(self, turn, worker, tally)
+    @staticmethod
+    def _work(lane: _Lane, op: Op | None) -> None:
         try:
-            while count := turn.take(self.spec.iodepth):
-                lane.batch(op or self._next_op(worker), count)
-                lane.keep_to_rate()
+            lane.run(op)
         except BaseException as error:  # noqa: BLE001 - told by the thread that waits
-            turn.fail(error)
-        finally:
-            tally.overhead_cpu_s += time.thread_time() - begun - lane.engine_cpu_s
-
-    def _next_op(self, worker: int) -> Op:
-        ops = self.spec.ops
-        if len(ops) == 1:
-            return ops[0]
-        return "get" if self.choices[worker].percent() < self.spec.rwmixget else "put"
+            lane.turn.fail(error)
 
     def _read_back(self) -> None:
         """Get the newest blocks that were put: all with ``verify=full``, else some."""
@@ -299,11 +344,31 @@ class _Lane:
         self.spec, self.work, self.engine = contender.spec, contender.work, contender.engine
         self.numbers, self.content = contender.store.numbers, contender.store.content
         self.buffers, self.choices = contender.store.buffers[worker], contender.choices[worker]
-        self.turn, self.tally = turn, tally
-        self.engine_cpu_s = 0.0
-        self._due = self._counted = time.perf_counter()
+        self.turn, self.tally, self.clock = turn, tally, turn.clock
+        self._engine_cpu = CpuTime(0.0, 0.0)
 
-    def batch(self, op: Op, count: int) -> None:
+    def run(self, op: Op | None) -> None:
+        """Batch after batch until the turn is over."""
+        if self.spec.rate:  # all time counts, or more than the rate would be reported
+            self.clock.enter(time.perf_counter())
+        begun, self._due = cpu_of_thread(), time.perf_counter()
+        try:
+            while count := self.turn.take(self.spec.iodepth):
+                self._batch(op or self._next_op(), count)
+                self._keep_to_rate()
+        finally:
+            overhead = cpu_of_thread() - begun - self._engine_cpu
+            self.tally.overhead_cpu = self.tally.overhead_cpu.plus(overhead)
+            if self.spec.rate:
+                self.clock.leave(time.perf_counter())
+
+    def _next_op(self) -> Op:
+        ops = self.spec.ops
+        if len(ops) == 1:
+            return ops[0]
+        return "get" if self.choices.percent() < self.spec.rwmixget else "put"
+
+    def _batch(self, op: Op, count: int) -> None:
         """One call of the engine, and what belongs before and after it."""
         if op == "put":
             with self.numbers.putting(count) as fresh:
@@ -317,42 +382,48 @@ class _Lane:
             if op == "get":
                 self.content.spoil(self.buffers, count)
             hits = self._call(op, chosen)
-            if op == "prefetch":  # what was staged is used by one get; not timed
-                self.content.spoil(self.buffers, count)
-                hits = list(self.engine.batch("get", chosen, self.buffers) or [True] * count)
+            if op == "prefetch":
+                hits = self._use(chosen)
             if op != "lookup" and self.spec.verify != "none":
                 self._verify(chosen, hits)
 
-    def keep_to_rate(self) -> None:
-        """Wait until the next batch is due. With a rate all time counts, or more than the rate would be reported."""
+    def _use(self, chosen: list[int]) -> list[bool]:
+        """What was staged is used by one get. Neither its time counts nor the CPU time of the engine's threads."""
+        self.content.spoil(self.buffers, len(chosen))
+        whole, own = cpu_of_process(), cpu_of_thread()
+        hits = list(self.engine.batch("get", chosen, self.buffers) or [True] * len(chosen))
+        others = cpu_of_process() - whole - (cpu_of_thread() - own)
+        self.tally.overhead_cpu = self.tally.overhead_cpu.plus(others)
+        self.tally.read.misses += hits.count(False)
+        return hits
+
+    def _keep_to_rate(self) -> None:
+        """Wait until the next batch is due."""
         if not self.spec.rate:
             return
-        self._due += self.last_bytes / self.spec.rate
+        self._due += self._last_bytes / self.spec.rate
         waiting = self._due - time.perf_counter()
         if waiting > 0:
             self.turn.stopped.wait(waiting)
-        self._count_until(time.perf_counter())
-
-    def _count_until(self, now: float) -> None:
-        self.tally.seconds += now - self._counted
-        self._counted = now
 
     def _call(self, op: Op, chosen: list[int]) -> list[bool]:
-        cpu, begun = time.thread_time(), time.perf_counter()
-        moved = self.engine.batch(op, chosen, self.buffers)
-        ended = time.perf_counter()
+        cpu, begun = cpu_of_thread(), time.perf_counter()
+        begun_s = self.clock.enter(begun)
+        try:
+            moved = self.engine.batch(op, chosen, self.buffers)
+        finally:
+            ended = time.perf_counter()
+            ended_s = self.clock.leave(ended)
+            self._engine_cpu = self._engine_cpu.plus(cpu_of_thread() - cpu)
         seconds = ended - begun
-        if self.spec.rate:
-            self._count_until(begun)
-        self._counted = ended
-        self.engine_cpu_s += time.thread_time() - cpu
         hits = [True] * len(chosen) if moved is None else list(moved)
         sizes = [self.work.bytes_of(number) if hit else 0 for number, hit in zip(chosen, hits, strict=True)]
-        self.last_bytes = 0 if op == "lookup" else sum(sizes)
+        self._last_bytes = 0 if op == "lookup" else sum(sizes)
         side = self.tally.write if op == "put" else self.tally.read
-        side.batch(len(chosen), self.last_bytes, hits.count(False), self.tally.seconds, seconds)
-        self.tally.seconds += seconds
-        self.turn.moved(self.last_bytes)
+        misses = hits.count(False)
+        side.batch(len(chosen) - misses, misses, self._last_bytes, seconds, begun_s, ended_s)
+        self.tally.thread_seconds += seconds
+        self.turn.moved(self._last_bytes)
         return hits
 
     def _verify(self, chosen: list[int], hits: list[bool]) -> None:

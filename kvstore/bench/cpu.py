@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CpuTime", "cpu_of_children", "cpu_time"]
+__all__ = ["CpuTime", "cpu_of_children", "cpu_of_process", "cpu_of_thread", "cpu_time"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PPID, _UTIME, _STIME, _CUTIME, _CSTIME = 1, 11, 12, 13, 14  # after the command's name in /proc/PID/stat
@@ -24,6 +24,22 @@ class CpuTime(NamedTuple):
 
     def __sub__(self, other: CpuTime) -> CpuTime:
         return CpuTime(self.usr - other.usr, self.sys - other.sys)
+
+    def plus(self, other: CpuTime) -> CpuTime:
+        """Both together."""
+        return CpuTime(self.usr + other.usr, self.sys + other.sys)
+
+
+def cpu_of_process() -> CpuTime:
+    """Of all threads of this process, so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return CpuTime(used.ru_utime, used.ru_stime)
+
+
+def cpu_of_thread() -> CpuTime:
+    """Of the thread that calls, so far."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return CpuTime(used.ru_utime, used.ru_stime)
 
 
 def cpu_of_children() -> CpuTime:

@@ -11,7 +11,7 @@ are one entry, as with ``group_reporting``. "job options" tells rw in fio's word
     jobs[].kvbench.engine, rw, options     of a job, as they were written
     jobs[].kvbench.place                   of engines whose devices are different and alike
     jobs[].kvbench.why_not, failed         when there are no figures
-    jobs[].kvbench.verified, wrong, misses blocks
+    jobs[].kvbench.verified, wrong, misses blocks; lost: misses of what the engine was to keep
     jobs[].kvbench.cpu_s_per_gb            of the engine alone; usr_cpu and sys_cpu are the same time
     jobs[].kvbench.write_amplification     bytes to the device for each byte put, where the engine knows
     jobs[].kvbench.series                  interval_s, and bytes a second of each interval, read and write
@@ -68,7 +68,7 @@ def job(result: JobResult) -> dict[str, Any]:
         "jobname": f"{spec.name}-{result.engine}" if several else spec.name,
         "groupid": 0,
         "job_start": int(result.began_at * 1000),
-        "error": 0 if result.ok else errno.EILSEQ if tally.wrong_count else errno.EIO,
+        "error": _error(result),
         "eta": 0,
         "elapsed": int(tally.seconds) + 1,
         "job options": {
@@ -104,6 +104,13 @@ def job(result: JobResult) -> dict[str, Any]:
     }
 
 
+def _error(result: JobResult) -> int:
+    """An errno, as with fio; 0 when all is well."""
+    if result.ok:
+        return 0
+    return errno.EILSEQ if result.tally.wrong_count else errno.ENODATA if result.lost else errno.EIO
+
+
 def _own(result: JobResult) -> dict[str, Any]:
     spec, tally = result.spec, result.tally
     own: dict[str, Any] = {"engine": result.engine, "rw": spec.rw, "options": dict(spec.given)}
@@ -112,6 +119,8 @@ def _own(result: JobResult) -> dict[str, Any]:
     if result.why_not or result.failed:
         own["why_not" if result.why_not else "failed"] = result.why_not or result.failed
     cpu_s = result.cpu.usr + result.cpu.sys
+    # The gets that use what was staged are taken off, which cannot be told from what other threads do meanwhile.
+    cpu_known = bool(tally.bytes) and not (spec.rw == "prefetch" and spec.numjobs > 1)
     return own | {
         "block_sizes": list(spec.block_sizes),
         "shape": spec.shape or None,
@@ -120,10 +129,11 @@ def _own(result: JobResult) -> dict[str, Any]:
         "wrong": tally.wrong_count,
         "wrong_blocks": tally.wrong,
         "misses": tally.read.misses + tally.write.misses,
+        "lost": result.lost,
         "bytes": tally.bytes,
         "seconds": tally.seconds,
         "cpu_s": cpu_s,
-        "cpu_s_per_gb": cpu_s / (tally.bytes / 1e9) if tally.bytes else None,
+        "cpu_s_per_gb": cpu_s / (tally.bytes / 1e9) if cpu_known else None,
         "write_amplification": result.facts.get("write_amplification"),
         "path": result.facts.get("path"),
         "series": {
@@ -187,12 +197,13 @@ def latency(counted: Latencies) -> dict[str, Any]:
 
 
 def _series(counted: Side, seconds: float) -> list[int]:
-    """Bytes a second of each interval; the last one may be shorter."""
-    speeds = []
-    for interval, nbytes in enumerate(counted.series):
-        length = min(seconds - interval * SERIES_INTERVAL_S, SERIES_INTERVAL_S)
-        speeds.append(round(nbytes / length) if length > 1e-6 else 0)
-    return speeds
+    """Bytes a second of each interval. The last one is shorter; one too short to tell a speed goes with that before."""
+    moved = list(counted.series)
+    lengths = [min(seconds - at * SERIES_INTERVAL_S, SERIES_INTERVAL_S) for at in range(len(moved))]
+    if len(moved) > 1 and lengths[-1] < SERIES_INTERVAL_S / 10:
+        moved[-2:] = [moved[-2] + moved[-1]]
+        lengths[-2:] = [lengths[-2] + lengths[-1]]
+    return [round(nbytes / length) if length > 0 else 0 for nbytes, length in zip(moved, lengths, strict=True)]
 
 
 def _latency_shares(latencies: Sequence[Latencies]) -> dict[str, dict[str, float]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from kvstore.bench.contender import Contender, Store, live_blocks, work_of
 from kvstore.bench.cpu import CpuTime
 from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Work
-from kvstore.bench.live import Live
+from kvstore.bench.live import Live, Progress
 from kvstore.bench.machine import device_facts
 from kvstore.bench.options import JobSpec
 from kvstore.bench.places import place_in_memory, refuse_data, remove
@@ -27,6 +27,7 @@ from kvstore.bench.tally import Tally
 __all__ = ["JobResult", "run_jobs"]
 
 _RAM = (("ram",),)
+_INTERRUPTED = "interrupted before anything was measured"
 
 
 @dataclass
@@ -46,9 +47,14 @@ class JobResult:
     failed: str = ""  # what went wrong while it did
 
     @property
+    def lost(self) -> int:
+        """Blocks that an engine was to keep and did not; it may drop some where ``capacity`` sets a limit to that."""
+        return 0 if self.spec.capacity else self.tally.read.misses + self.tally.write.misses
+
+    @property
     def ok(self) -> bool:
         """It ran, and brought nothing wrong."""
-        return not self.why_not and not self.failed and not self.tally.wrong_count
+        return not self.why_not and not self.failed and not self.tally.wrong_count and not self.lost
 
 
 def run_jobs(specs: Sequence[JobSpec], live: Live) -> tuple[list[JobResult], bool]:
@@ -75,7 +81,7 @@ class _Run:
     def __init__(self, live: Live) -> None:
         self.live = live
         self.results: list[JobResult] = []
-        self._stores: dict[tuple[str, ...], tuple[str, Work, Store]] = {}
+        self._stores: dict[tuple[str, ...], _Opened] = {}
         self._cleanup = contextlib.ExitStack()
 
     def __enter__(self) -> _Run:
@@ -124,54 +130,55 @@ class _Run:
     def job(self, spec: JobSpec) -> None:
         """Fill, ramp, turns, verification."""
         running: list[tuple[Contender, JobResult]] = []
-        for contender in contenders(spec):
-            result = JobResult(spec, contender.name, contender.work.paths, time.time())
-            self.results.append(result)
-            result.why_not = contender.why_not() or ""
-            if not result.why_not and self._prepare(contender, result):
-                running.append((contender, result))
         try:
+            for contender in contenders(spec):
+                result = JobResult(spec, contender.name, contender.work.paths, time.time())
+                self.results.append(result)
+                result.why_not = contender.why_not() or ""
+                if not result.why_not and self._prepare(contender, result):
+                    running.append((contender, result))
             self._turns(spec, running)
         finally:
             for contender, result in running:
                 self._finish(contender, result)
 
     def _prepare(self, contender: Contender, result: JobResult) -> bool:
+        result.failed = _INTERRUPTED  # what is left to be said if it is
         with _told_in(result):
-            contender.take(self._store(contender))
+            contender.take(self._store(contender, result))
             result.devices = [device_facts(path) for path in result.paths]
             for turn in contender.fill():
                 self.live.show(f"{contender.spec.name}: {contender.name} fills", turn)
             for turn in contender.ramp():
                 self.live.show(f"{contender.spec.name}: {contender.name} ramps up", turn)
+            result.failed = ""
         if result.failed:
             self._close(contender.work.paths)  # half filled, and perhaps broken
         return not result.failed
 
     def _turns(self, spec: JobSpec, running: list[tuple[Contender, JobResult]]) -> None:
         """One turn of an engine that is alone, else one of ``slice`` seconds each, round by round."""
-        io_size = spec.io_size or (0 if spec.runtime else spec.size)
-        blocks = max(int(io_size / spec.mean_bytes), 1) if io_size else None
         alone = len(running) == 1
         left = list(running)
+        progress = Progress(len(running))
         while left:
             for contender, result in list(left):
-                done = sum(tally.read.blocks + tally.write.blocks for tally in contender.tallies)
-                seconds = max(spec.runtime - contender.ran_s, 0.0) if spec.runtime else None
-                rest = None if blocks is None else blocks - done
-                if result.failed or (seconds is not None and seconds < 1e-3) or (rest is not None and rest <= 0):
+                rest = contender.left()
+                if result.failed or rest.is_nothing:
                     left.remove((contender, result))
+                    progress.done(contender.name)
                     continue
-                turn_s = seconds if alone else min(spec.slice, seconds or spec.slice)
-                before = max(contender.ran_s / spec.runtime if spec.runtime else 0.0, done / blocks if blocks else 0.0)
-                share = turn_s / spec.runtime if turn_s and spec.runtime else 1 - before
+                turn_s = rest.seconds if alone else min(spec.slice, rest.seconds or spec.slice)
                 with _told_in(result):
-                    for turn in contender.run(turn_s, rest):
-                        self.live.show(f"{spec.name}: {contender.name} {spec.rw}", turn, before, share)
+                    for turn in contender.run(turn_s, rest.blocks):
+                        progress.at(contender.name, contender.fraction(turn))
+                        self.live.show(f"{spec.name}: {contender.name} {spec.rw}", turn, progress)
                     if not contender.turns[-1]["seconds"]:
                         raise RuntimeError("a whole turn moved nothing")
 
     def _finish(self, contender: Contender, result: JobResult) -> None:
+        if not contender.turns:
+            result.failed = result.failed or _INTERRUPTED
         with _told_in(result):
             if not result.failed:
                 result.tally = contender.finish()
@@ -180,30 +187,53 @@ class _Run:
         if result.failed:
             self._close(contender.work.paths)
 
-    def _store(self, contender: Contender) -> Store:
+    def _store(self, contender: Contender, result: JobResult) -> Store:
         """The store of the job before, when it was the same; else a fresh one."""
         paths, work = contender.work.paths, contender.work
         if paths in self._stores:
-            name, opened_for, store = self._stores[paths]
-            if (name, opened_for, store.numbers.live) == (contender.name, work, live_blocks(contender.spec)):
-                return store
+            opened = self._stores[paths]
+            if opened.serves(contender):
+                opened.result = result
+                return opened.store
             self._close(paths)
         store = Store(contender.engine, work, live_blocks(contender.spec))
-        self._stores[paths] = contender.name, work, store
+        self._stores[paths] = _Opened(contender.name, work, store, result)
         return store
 
     def _close(self, paths: tuple[str, ...]) -> None:
+        """What goes wrong is told in the result of the last job, and keeps no other store from being closed."""
         if paths in self._stores:
-            self._stores.pop(paths)[2].close()
+            opened = self._stores.pop(paths)
+            with _told_in(opened.result, "closing"):
+                opened.store.close()
+
+
+@dataclass
+class _Opened:
+    """A store, and what it was opened for."""
+
+    name: str
+    work: Work
+    store: Store
+    result: JobResult  # of the last job that used it
+
+    def serves(self, contender: Contender) -> bool:
+        """Whether another job can go on with it."""
+        needed = (contender.name, contender.work, live_blocks(contender.spec))
+        return (self.name, self.work, self.store.numbers.live) == needed
 
 
 @contextlib.contextmanager
-def _told_in(result: JobResult) -> Any:
-    """A competitor's failure is its result, and no reason not to measure the others."""
+def _told_in(result: JobResult, doing: str = "") -> Iterator[None]:
+    """An engine's failure is its result, and no reason not to measure the others."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - whatever an engine's libraries raise
-        result.failed = f"{type(error).__name__}: {error}"
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever an engine's libraries raise; a Rust panic is no Exception
+        told = f"{doing}: " if doing else ""
+        if result.failed in ("", _INTERRUPTED):
+            result.failed = f"{told}{type(error).__name__}: {error}"
 
 
 def contenders(spec: JobSpec) -> list[Contender]:

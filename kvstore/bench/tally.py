@@ -8,10 +8,12 @@ without loss. fio's tools know no latency above 17 s; longer ones count as that.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["LATENCY_NS_MAX", "SERIES_INTERVAL_S", "Latencies", "Side", "Tally"]
+from kvstore.bench.cpu import CpuTime
+
+__all__ = ["LATENCY_NS_MAX", "SERIES_INTERVAL_S", "Latencies", "Side", "Tally", "together"]
 
 #: The largest value of fio's own histogram; fio_jsonplus_clat2csv does not end with larger ones.
 LATENCY_NS_MAX = 17_112_760_320
@@ -77,22 +79,28 @@ class Side:
     """One direction of a job: what it read, or what it wrote."""
 
     def __init__(self) -> None:
+        self.asked = 0  # blocks, misses too
         self.blocks = 0
         self.bytes = 0
         self.misses = 0
         self.latencies = Latencies()
         self.series: list[float] = []  # bytes of each interval
 
-    def batch(self, blocks: int, nbytes: int, misses: int, begun_s: float, seconds: float) -> None:
-        """A batch that took ``seconds``, begun when the job had run for ``begun_s``; none of it was there sooner."""
-        self.blocks += blocks
+    def batch(self, hits: int, misses: int, nbytes: int, seconds: float, begun_s: float, ended_s: float) -> None:
+        """A batch that took ``seconds``, from then to then on the job's clock; none of it was there sooner.
+
+        A miss is a quick answer, and has no latency here.
+        """
+        self.asked += hits + misses
+        self.blocks += hits
         self.bytes += nbytes
         self.misses += misses
-        self.latencies.record(round(seconds * 1e9), blocks)
-        self.spread(nbytes, begun_s, seconds)
+        if hits:
+            self.latencies.record(round(seconds * 1e9), hits)
+        self.spread(nbytes, begun_s, ended_s - begun_s)
 
     def spread(self, nbytes: int, begun_s: float, seconds: float) -> None:
-        """Bytes over the intervals in which they were moved."""
+        """Bytes over the intervals of the job's clock in which they were moved."""
         first, last = int(begun_s / SERIES_INTERVAL_S), int((begun_s + seconds) / SERIES_INTERVAL_S)
         self.series.extend([0.0] * (last + 1 - len(self.series)))
         if first == last:
@@ -105,6 +113,7 @@ class Side:
 
     def measured(self, blocks: int, nbytes: int, latency_ns: Mapping[int, int], begun_s: float, seconds: float) -> None:
         """What a program with a clock of its own did in a turn."""
+        self.asked += blocks
         self.blocks += blocks
         self.bytes += nbytes
         for value, count in latency_ns.items():
@@ -113,6 +122,7 @@ class Side:
 
     def add(self, other: Side) -> None:
         """What another thread did in the same time."""
+        self.asked += other.asked
         self.blocks += other.blocks
         self.bytes += other.bytes
         self.misses += other.misses
@@ -125,8 +135,8 @@ class Side:
 class Tally:
     """Both sides of a job, of one thread or of all together.
 
-    ``seconds`` is the time inside the engine's calls: making and checking content does not count. Of several threads it
-    is their mean, so that ``bytes / seconds`` is the bandwidth of all; ``thread_seconds`` is their sum.
+    ``seconds`` is what the job's clock showed at the end, for all threads together; ``thread_seconds`` what each spent
+    inside the engine's calls, added up. Making and checking content counts in neither.
     """
 
     def __init__(self) -> None:
@@ -136,7 +146,7 @@ class Tally:
         self.verified = 0
         self.wrong: list[str] = []
         self.wrong_count = 0
-        self.overhead_cpu_s = 0.0
+        self.overhead_cpu = CpuTime(0.0, 0.0)
 
     @property
     def bytes(self) -> int:
@@ -152,16 +162,16 @@ class Tally:
                 self.wrong.append(wrong)
 
 
-def together(tallies: list[Tally]) -> Tally:
-    """What threads did that ran at the same time."""
+def together(tallies: Sequence[Tally], seconds: float) -> Tally:
+    """What threads did that ran at the same time, for so long."""
     total = Tally()
+    total.seconds = seconds
     for tally in tallies:
         total.read.add(tally.read)
         total.write.add(tally.write)
-        total.thread_seconds += tally.seconds
+        total.thread_seconds += tally.thread_seconds
         total.verified += tally.verified
         total.wrong = (total.wrong + tally.wrong)[:10]
         total.wrong_count += tally.wrong_count
-        total.overhead_cpu_s += tally.overhead_cpu_s
-    total.seconds = total.thread_seconds / max(len(tallies), 1)
+        total.overhead_cpu = total.overhead_cpu.plus(tally.overhead_cpu)
     return total

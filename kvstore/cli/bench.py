@@ -116,7 +116,7 @@ def run(options: argparse.Namespace) -> int:
         print(text)
     if interrupted:
         return EXIT_INTERRUPTED
-    if any(result.failed or result.tally.wrong_count for result in results):
+    if any(result.failed or result.tally.wrong_count or result.lost for result in results):
         return EXIT_BAD
     return EXIT_OK if any(result.ok for result in results) else EXIT_REFUSED
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from bench_support import bench, one_job
 
-from kvstore.bench.document import PERCENTILES
+from kvstore.bench.document import PERCENTILES, _series
 from kvstore.bench.options import OPTIONS, option_table
-from kvstore.bench.tally import LATENCY_NS_MAX, Latencies, Side, Tally, together
+from kvstore.bench.tally import LATENCY_NS_MAX, SERIES_INTERVAL_S, Latencies, Side
 from kvstore.bench.text import report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,17 +124,26 @@ def test_latencies_of_threads_add_up() -> None:
 
 def test_bytes_are_spread_over_the_time_they_took() -> None:
     side = Side()
-    side.batch(blocks=1, nbytes=300, misses=0, begun_s=0.25, seconds=1.5)
+    side.batch(hits=1, misses=0, nbytes=300, seconds=1.5, begun_s=0.25, ended_s=1.75)
     assert side.series == pytest.approx([50, 100, 100, 50])
 
 
-def test_bandwidth_of_threads_is_that_of_all() -> None:
-    tallies = [Tally(), Tally()]
-    for tally in tallies:
-        tally.read.batch(blocks=1, nbytes=100, misses=0, begun_s=0.0, seconds=2.0)
-        tally.seconds = 2.0
-    total = together(tallies)
-    assert (total.bytes / total.seconds, total.thread_seconds) == (100.0, 4.0)
+def test_a_miss_is_no_latency_and_no_block() -> None:
+    side = Side()
+    side.batch(hits=0, misses=2, nbytes=0, seconds=1e-6, begun_s=0.0, ended_s=1e-6)
+    side.batch(hits=1, misses=1, nbytes=10, seconds=1.0, begun_s=0.0, ended_s=1.0)
+    assert (side.asked, side.blocks, side.misses, side.latencies.count) == (4, 1, 3, 1)
+    assert side.latencies.min == pytest.approx(10**9, rel=0.01)
+
+
+@pytest.mark.parametrize("seconds", [1.5, 1.5001, 1.9])
+def test_the_series_adds_up_to_what_was_moved_and_has_no_spike_at_its_end(seconds: float) -> None:
+    side = Side()
+    side.spread(1000, 0.0, seconds)
+    series = _series(side, seconds)
+    whole = (len(series) - 1) * SERIES_INTERVAL_S
+    assert sum(series[:-1]) * SERIES_INTERVAL_S + series[-1] * (seconds - whole) == pytest.approx(1000, rel=0.01)
+    assert max(series) == pytest.approx(min(series), rel=0.01)
 
 
 def test_the_manual_has_the_table_of_options() -> None:

@@ -9,6 +9,7 @@ asked, one that is a dict takes kvstore's name.
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import shutil
 import signal
@@ -26,7 +27,7 @@ from kvstore.bench import engines
 from kvstore.bench.contender import Turn
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Op
-from kvstore.bench.live import Live
+from kvstore.bench.live import Live, Progress
 from kvstore.bench.places import folder_on_memory, loop_on_memory, refuse_data
 from kvstore.bench.results import load_results
 from kvstore.cli import main
@@ -265,9 +266,97 @@ class Leaky(MemoryEngine):
 
 def test_misses_are_counted_and_their_bytes_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = use(Leaky(), monkeypatch)
-    job = one_job(tmp_path, "--rw=get", "--iodepth=4")
+    job = one_job(tmp_path, "--rw=get", "--iodepth=4", "--capacity=1m")
     hits = sum(number % 2 == 0 for number in asked(engine, "get"))
     assert (job["error"], job["kvbench"]["misses"], job["read"]["io_bytes"]) == (0, 32 - hits, hits << 16)
+    assert job["read"]["total_ios"] == job["read"]["clat_ns"]["N"] == hits
+
+
+@pytest.mark.parametrize("rw", ["get", "put"])
+def test_a_block_that_an_engine_was_to_keep_and_did_not_is_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rw: str
+) -> None:
+    use(Leaky(), monkeypatch)
+    job = one_job(tmp_path, f"--rw={rw}", status=1)
+    assert job["error"] == errno.ENODATA
+    assert job["kvbench"]["lost"] == job["kvbench"]["misses"] > 0
+
+
+class Panic(BaseException):
+    """As of a library in Rust."""
+
+
+class Panicking(MemoryEngine):
+    """Panics wherever it is told to."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        if self.where == op:
+            raise Panic("index out of bounds")
+        return super().batch(op, numbers, buffers)
+
+    def flush(self) -> None:
+        if self.where == "flush":
+            raise Panic("index out of bounds")
+
+    def close(self) -> None:
+        if self.where == "close":
+            raise Panic("index out of bounds")
+
+
+@pytest.mark.parametrize("where", ["get", "flush", "close"])
+def test_a_panic_in_a_library_is_a_result_and_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    engines_by_name = {"kvstore": Panicking(where), "preadv": MemoryEngine()}
+    monkeypatch.setattr("kvstore.bench.contender.make_engine", engines_by_name.__getitem__)
+    failed, fine = bench(tmp_path, "--rw=get", "--engine=kvstore,preadv", status=1)["jobs"]
+    assert "Panic: index out of bounds" in failed["kvbench"]["failed"]
+    assert (fine["error"], fine["read"]["total_ios"]) == (0, 32)
+
+
+class Noting(MemoryEngine):
+    """Takes a moment for a get, and notes whose turn it was."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        super().__init__()
+        self.own, self.notes = name, notes
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        if op == "get":
+            self.notes.append(self.own)
+            time.sleep(0.001)
+        return super().batch(op, numbers, buffers)
+
+
+def test_engines_alternate_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    engines_by_name = {name: Noting(name, notes) for name in ("kvstore", "preadv")}
+    monkeypatch.setattr("kvstore.bench.contender.make_engine", engines_by_name.__getitem__)
+    jobs = bench(tmp_path, "--rw=get", "--engine=kvstore,preadv", "--runtime=100ms", "--slice=20ms")["jobs"]
+    changes = sum(one != other for one, other in itertools.pairwise(notes))
+    turns = [len(job["kvbench"]["turns"]) for job in jobs]
+    assert min(turns) >= 3
+    assert changes == sum(turns) - 1
+
+
+class Lazy(MemoryEngine):
+    """Puts end in memory, and go to the device with a flush."""
+
+    def flush(self) -> None:
+        time.sleep(0.05)
+
+
+def test_what_an_engine_put_into_memory_is_flushed_in_its_own_turn_and_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(Lazy(), monkeypatch)
+    own = one_job(tmp_path, "--rw=put")["kvbench"]
+    assert own["seconds"] >= 0.05
+    assert own["facts"]["flush_s"] >= 0.05
 
 
 class Broken(MemoryEngine):
@@ -405,6 +494,23 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+class InterruptedSoon(MemoryEngine):
+    """The user interrupts while it is being filled."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        if len(asked(self, "put")) == 8:
+            signal.raise_signal(signal.SIGINT)
+        return super().batch(op, numbers, buffers)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_what_was_not_measured_when_it_was_interrupted_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engines_by_name = {"kvstore": MemoryEngine(), "preadv": InterruptedSoon()}
+    monkeypatch.setattr("kvstore.bench.contender.make_engine", engines_by_name.__getitem__)
+    jobs = bench(tmp_path, "--rw=get", "--engine=kvstore,preadv", status=130)["jobs"]
+    assert [job["kvbench"]["failed"] for job in jobs] == ["interrupted before anything was measured"] * 2
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_with_what_was_measured_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = use(Interrupted(), monkeypatch)
@@ -435,6 +541,21 @@ def test_ram_is_a_file_system_for_engines_that_keep_files() -> None:
         assert Path(folder).parent.is_mount()
         assert shutil.disk_usage(Path(folder).parent).free >= 64 << 20
     assert not Path(folder).parent.exists()
+
+
+def test_the_line_tells_how_long_all_engines_of_a_job_need_still(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(engines=2)
+    assert (progress.fraction, progress.left_s) == (0, None)
+    progress.at("kvstore", 0.5)
+    progress.at("preadv", 0.0)
+    assert progress.fraction == 0.25
+    assert progress.left_s is not None
+    with Live("always") as live:
+        live.show("job: kvstore get", Turn(seconds=1, blocks=None), progress)
+    assert "25 %" in capsys.readouterr().err
+    progress.done("kvstore")
+    progress.done("preadv")
+    assert (progress.fraction, progress.left_s) == (1, 0)
 
 
 def test_the_line_tells_what_how_fast_and_how_long_still(capsys: pytest.CaptureFixture[str]) -> None:
