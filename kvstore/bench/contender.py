@@ -161,6 +161,7 @@ class Contender:
         self.tallies = [Tally() for _ in range(spec.numjobs)]
         self.clock = JobClock()
         self.cpu = CpuTime(0.0, 0.0)
+        self.staged = 0  # different blocks of each prefetch that an engine called hits
         self.facts: dict[str, Any] = {}
         self.turns: list[dict[str, float]] = []  # of those that count: seconds, and bytes read and written
         self.fill_s = self.flush_s = self.ran_s = 0.0
@@ -184,6 +185,7 @@ class Contender:
     def take(self, store: Store) -> None:
         """Work on an open store, which may be another job's."""
         self.store, self.engine = store, store.engine
+        self._staged_before = store.engine.staged()
         live = store.numbers.live
         self.choices = [
             Choices(live, self.spec.random_distribution, self.spec.randseed, worker, self.spec.loop)
@@ -266,12 +268,21 @@ class Contender:
             self.tallies[0].verified += self.engine.check()
         elif "put" in self.spec.ops and self.spec.verify != "none":
             self._read_back()
+        self._demand_staged()
         self.facts = self.engine.facts()
         total = together(self.tallies, self.clock.seconds)
         if self.engine.processes():
             used = self.cpu - total.overhead_cpu
             self.cpu = CpuTime(max(used.usr, 0.0), max(used.sys, 0.0))
         return total
+
+    def _demand_staged(self) -> None:
+        """A prefetch that says "hit" and does nothing would else be the fastest of all."""
+        before, after = self._staged_before, self.engine.staged()
+        # Of several threads one gets what another staged.
+        if before is None or after is None or self.spec.numjobs > 1 or after - before >= self.staged:
+            return
+        raise RuntimeError(f"of {self.staged} blocks that were staged, by its word, {after - before} were there to get")
 
     def _run(self, turn: Turn, tallies: list[Tally], op: Op | None = None) -> Iterator[Turn]:
         if self._self_timed:
@@ -341,6 +352,7 @@ class _Lane:
     """One thread of a contender, in one turn."""
 
     def __init__(self, contender: Contender, turn: Turn, worker: int, tally: Tally) -> None:
+        self.contender = contender
         self.spec, self.work, self.engine = contender.spec, contender.work, contender.engine
         self.numbers, self.content = contender.store.numbers, contender.store.content
         self.buffers, self.choices = contender.store.buffers[worker], contender.choices[worker]
@@ -383,6 +395,7 @@ class _Lane:
                 self.content.spoil(self.buffers, count)
             hits = self._call(op, chosen)
             if op == "prefetch":
+                self.contender.staged += len({number for number, hit in zip(chosen, hits, strict=True) if hit})
                 hits = self._use(chosen)
             if op != "lookup" and self.spec.verify != "none":
                 self._verify(chosen, hits)

@@ -282,6 +282,28 @@ def test_a_block_that_an_engine_was_to_keep_and_did_not_is_a_failure(
     assert job["kvbench"]["lost"] == job["kvbench"]["misses"] > 0
 
 
+class Promising(MemoryEngine):
+    """Stages every other block that it says it did."""
+
+    operations = frozenset({"get", "put", "prefetch"})
+    there = 0
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        if op == "prefetch":
+            self.there += len(numbers) // 2
+            return None
+        return super().batch(op, numbers, buffers)
+
+    def staged(self) -> int | None:
+        return self.there
+
+
+def test_a_prefetch_that_stages_less_than_it_says_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(Promising(), monkeypatch)
+    job = one_job(tmp_path, "--rw=prefetch", "--iodepth=4", status=1)
+    assert "blocks that were staged, by its word" in job["kvbench"]["failed"]
+
+
 class Panic(BaseException):
     """As of a library in Rust."""
 

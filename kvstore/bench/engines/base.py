@@ -131,6 +131,10 @@ class Engine(ABC):
         """Whose CPU time counts, with that of their children: this process and any server that does the work."""
         return [os.getpid()]
 
+    def staged(self) -> int | None:
+        """How many gets so far brought what a prefetch had staged; None: that is not known."""
+        return None
+
     def facts(self) -> dict[str, Any]:
         """What a reader of the result wants to know: version, path taken, write amplification. JSON values."""
         return {}

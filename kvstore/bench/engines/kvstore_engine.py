@@ -110,6 +110,10 @@ class KvStoreEngine(Engine):
             self.pool.close()
             self.pool = None
 
+    def staged(self) -> int | None:
+        assert self.pool is not None
+        return int(self.pool.stats()["prefetch_hits"])
+
     def facts(self) -> dict[str, Any]:
         assert self.pool is not None
         stats = self.pool.stats()
