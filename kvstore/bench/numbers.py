@@ -92,13 +92,19 @@ class Choices:
         while len(self._chunk) < count:
             self._chunk.extend(self._places())
         chosen, self._chunk = self._chunk[:count], self._chunk[count:]
-        if len(there) == self._live:
-            return [there.start + place for place in chosen]
-        return [there.start + place % len(there) for place in chosen]
+        return [self._number(there, place) for place in chosen]
 
     def percent(self) -> float:
         """A draw from 0 to 100."""
         return float(self._draw.random() * 100)
+
+    def _number(self, there: range, place: int) -> int:
+        """The block in a place: of all that are equal modulo ``live`` the one that is there. It stays there while it
+        lives, however many are put, or no block would stay popular.
+        """
+        number = there.start + (place - there.start) % self._live
+        # The store is not filled yet, or the newest are just being put.
+        return number if number < there.stop else there.start + place % len(there)
 
     def _places(self) -> list[int]:
         if self._cumulative is None:

@@ -104,3 +104,24 @@ def test_threads_choose_differently_but_like_the_same_blocks() -> None:
     assert first != second
     assert max(set(first), key=first.count) == max(set(second), key=second.count)
     assert drawn(0) == first
+
+
+def test_a_popular_block_stays_popular_under_puts_while_it_lives() -> None:
+    choices = Choices(100, ("zipf", 1.2), seed=1, worker=0)
+
+    def favourite(first: int, live: int = 100) -> int:
+        drawn = choices.among(range(first, first + live), 2000)
+        assert set(drawn) <= set(range(first, first + live))
+        return max(set(drawn), key=drawn.count)
+
+    most = favourite(0)
+    assert [favourite(first) for first in range(1, most + 1, 5)] == [most] * len(range(1, most + 1, 5))
+    assert favourite(most + 1) == most + 100  # it is gone: the one in its place is hot
+    assert favourite(most + 5, live=97) == most + 100  # some are just being put
+    assert favourite(most + 101) == most + 200
+
+
+def test_evenly_drawn_blocks_stay_even_under_puts() -> None:
+    choices = Choices(10, ("random", 0.0), seed=1, worker=0)
+    drawn = [number - first for first in range(0, 50, 7) for number in choices.among(range(first, first + 10), 1000)]
+    assert {drawn.count(age) for age in range(10)} <= set(range(680, 920))
