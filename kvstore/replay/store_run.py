@@ -37,7 +37,11 @@ class StoreRun:
     stats: dict[str, Any] = field(repr=False)
 
     def amplification(self, block_bytes: int) -> float:
-        """Bytes written per byte put, for blocks of this size. Metadata counts, and does not grow with the blocks."""
+        """Bytes written per byte put, for blocks of this size; 1 where none was put. Metadata counts, and does not grow
+        with the blocks.
+        """
+        if not self.stats["bytes_put"]:
+            return 1.0
         payload = self.stats["bytes_written_payload"] / self.stats["bytes_put"]
         return float(payload + self.stats["bytes_written_metadata"] / (self.stats["puts_stored"] * block_bytes))
 
@@ -113,12 +117,16 @@ class _Replay:
         self._arena = pool.alloc(longest * payload_bytes)
         view = memoryview(self._arena)
         self._outs = [view[i * payload_bytes : (i + 1) * payload_bytes] for i in range(longest)]
+        self._spoilt = b"\xff" * payload_bytes
 
     def serve(self, blocks: tuple[int, ...], keep: int) -> None:
         """One request."""
         keys = [_key(block) for block in blocks]
         run = self._space.match_prefix(keys)
         if run:
+            # The request before often read the same blocks: left there, they would be right without being read.
+            for out in self._outs[:run]:
+                out[:] = self._spoilt
             # Nothing else is going on that could have evicted a block since; if it was, the run ends there.
             results = self._space.get_many(keys[:run], self._outs[:run]).wait()
             read = [result.status == "hit" for result in results]

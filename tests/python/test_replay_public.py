@@ -16,17 +16,19 @@ LRU = {
     "conversation": {10: (0.2789, 0.7216), 25: (0.3535, 0.6465), 50: (0.3631, 0.6369)},
     "synthetic": {10: (0.2623, 0.7402), 25: (0.4441, 0.5566), 50: (0.5888, 0.4112)},
 }
+#: Hit ratio, and how far from it: they were measured with chains touched from the head on, where replay touches from
+#: the tail on. Only with these two is the difference more than .002.
 OTHERS = {
-    ("conversation", "fifo"): 0.2481,
-    ("conversation", "clock"): 0.2823,
-    ("conversation", "arc"): 0.2841,
-    ("conversation", "s3fifo"): 0.2437,
-    ("conversation", "opt"): 0.3664,
-    ("synthetic", "fifo"): 0.2466,
-    ("synthetic", "clock"): 0.2470,
-    ("synthetic", "arc"): 0.2600,
-    ("synthetic", "s3fifo"): 0.2605,
-    ("synthetic", "opt"): 0.5063,
+    ("conversation", "fifo"): (0.2481, 0.002),
+    ("conversation", "clock"): (0.2823, 0.002),
+    ("conversation", "arc"): (0.2841, 0.002),
+    ("conversation", "s3fifo"): (0.2437, 0.002),
+    ("conversation", "opt"): (0.3664, 0.002),
+    ("synthetic", "fifo"): (0.2466, 0.002),
+    ("synthetic", "clock"): (0.2470, 0.0035),
+    ("synthetic", "arc"): (0.2600, 0.006),
+    ("synthetic", "s3fifo"): (0.2605, 0.002),
+    ("synthetic", "opt"): (0.5063, 0.002),
 }
 
 
@@ -45,8 +47,8 @@ def test_lru_hits_and_writes_as_measured_elsewhere(name: str, percent: int) -> N
 def test_block_policies_hit_as_measured_elsewhere(name: str, policy: str) -> None:
     trace = public_trace(name)
     result = simulate(trace, make_policy(policy, capacity_blocks(trace, "10%"), trace=trace))
-    # They were measured with chains touched from the head on, which makes ARC .0057 worse.
-    assert result.prefix_hit == pytest.approx(OTHERS[name, policy], abs=0.006)
+    hit, tolerance = OTHERS[name, policy]
+    assert result.prefix_hit == pytest.approx(hit, abs=tolerance)
 
 
 @pytest.mark.parametrize(("blocks", "hit"), [(8, 0.272), (32, 0.261), (128, 0.249)])

@@ -8,12 +8,16 @@ capacity is a tenth of its blocks, so that regions are reclaimed all the time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from replay_support import conversations, public_trace
 
-from kvstore.replay import Admission, capacity_blocks, make_policy, run_on_store, simulate
+from kvstore import Space
+from kvstore.replay import Admission, Request, Trace, capacity_blocks, make_policy, run_on_store, simulate
 
 BLOCKS_PER_REGION = 8
 
@@ -41,3 +45,28 @@ def test_the_store_hits_as_its_simulation_on_public_traces(pool_file: Path, name
     simulated = simulate(trace, make_policy("store", capacity, trace=trace, blocks_per_region=BLOCKS_PER_REGION))
     run = run_on_store(trace, pool_file, capacity, BLOCKS_PER_REGION)
     assert run.result.prefix_hit == pytest.approx(simulated.prefix_hit, abs=0.005)
+
+
+def test_a_get_that_moves_nothing_is_wrong_although_the_request_before_read_the_same(
+    pool_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_many, calls = Space.get_many, []
+
+    def moves_once(space: Space, keys: Sequence[bytes], outs: Sequence[memoryview]) -> Any:
+        calls.append(len(keys))
+        if len(calls) == 1:
+            return get_many(space, keys, outs)
+        return SimpleNamespace(wait=lambda: [SimpleNamespace(status="hit")] * len(keys))
+
+    monkeypatch.setattr(Space, "get_many", moves_once)
+    trace = Trace("one prompt", [Request(float(time_s), 20, 0, (1, 2)) for time_s in range(3)], block_tokens=10)
+    run = run_on_store(trace, pool_file, 64, BLOCKS_PER_REGION)
+    assert calls == [2, 2]
+    assert run.bytes_wrong == 2 * run.payload_bytes
+
+
+def test_a_run_that_put_nothing_amplified_nothing(pool_file: Path) -> None:
+    trace = Trace("short prompts", [Request(0.0, 5, 0, (1,)), Request(1.0, 6, 0, (2,))], block_tokens=10)
+    run = run_on_store(trace, pool_file, 64, BLOCKS_PER_REGION, admission=Admission.FULL_BLOCKS)
+    assert run.result.blocks_put == 0
+    assert run.amplification(1 << 20) == run.result.write_amplification == 1

@@ -4,8 +4,8 @@
 
 Region LRU, and of it what decides hits: an engine matches the prefix, reads that run, and puts what follows it; the
 store touches the run from its tail on and what it finds present from the head on; a few regions are kept free, so that
-puts need not wait for reclaim, and hold nothing. A test holds this against the store, see tests/python/
-test_replay_store.py.
+puts need not wait for reclaim, and hold nothing. A copy, which runs none of the store's code:
+tests/python/test_replay_store.py holds it against the store.
 """
 
 from __future__ import annotations
