@@ -8,6 +8,8 @@ Nothing that holds data is overwritten unless the user says so.
 from __future__ import annotations
 
 import contextlib
+import errno
+import mmap
 import os
 import shutil
 import subprocess
@@ -28,9 +30,11 @@ __all__ = [
     "refuse_data",
     "remove",
     "usable_bytes",
+    "write_zeros",
 ]
 
-_DD_BYTES = 4 << 20  # what loop_on_memory writes at once
+_DD_BYTES = 4 << 20  # what is written at once
+_PAGE_BYTES = 4096
 
 
 def device_bytes(path: Path | str) -> int:
@@ -50,6 +54,50 @@ def grow(path: Path | str, size_bytes: int) -> None:
         with open(path, "ab") as opened:
             if opened.tell() < size_bytes:
                 opened.truncate(size_bytes)
+
+
+def write_zeros(path: Path | str, size_bytes: int) -> Iterator[int]:
+    """Make a file of ``size_bytes`` whose every byte is written, all of it where it is larger; yields bytes as they go.
+
+    A file with holes charges who puts into them first for extents and journal, as no device does. Devices and folders
+    are left alone.
+
+    Raises
+    ------
+    OSError : there is no room, or no such folder.
+    RuntimeError : the path would be a device, and there is none.
+    """
+    place = Path(path)
+    if place.is_block_device() or place.is_dir():
+        return
+    if not place.exists() and place.is_relative_to("/dev") and not place.is_relative_to("/dev/shm"):
+        raise RuntimeError(f"there is no device {path}")
+    size_bytes = max(size_bytes, device_bytes(path))
+    fd = _open_direct(place)
+    zeros = mmap.mmap(-1, _DD_BYTES)  # page-aligned
+    try:
+        done = 0
+        while done < size_bytes:
+            whole_pages = -(-min(_DD_BYTES, size_bytes - done) // _PAGE_BYTES) * _PAGE_BYTES
+            with memoryview(zeros)[:whole_pages] as part:
+                written = os.pwrite(fd, part, done)
+            done += written
+            yield written
+        os.ftruncate(fd, size_bytes)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+        zeros.close()
+
+
+def _open_direct(path: Path) -> int:
+    """For its owner alone, as the store makes files; through the page cache where nothing else can be had (tmpfs)."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def usable_bytes(path: Path | str, size_bytes: int) -> int:

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvstore.bench.contender import Contender, Store, live_blocks, work_of
+from kvstore.bench.contender import Contender, Store, Turn, live_blocks, work_of
 from kvstore.bench.cpu import CpuTime
 from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Work
 from kvstore.bench.live import Live, Progress
 from kvstore.bench.machine import device_facts
 from kvstore.bench.options import JobSpec
-from kvstore.bench.places import place_in_memory, refuse_data, remove
+from kvstore.bench.places import place_in_memory, refuse_data, remove, write_zeros
 from kvstore.bench.tally import Tally
 
 __all__ = ["JobResult", "run_jobs"]
@@ -68,6 +68,7 @@ def run_jobs(specs: Sequence[JobSpec], live: Live) -> tuple[list[JobResult], boo
         specs = run.places_in_memory(specs)
         run.look_at_places(specs)
         try:
+            run.write_places(specs)
             for spec in specs:
                 run.job(spec)
         except KeyboardInterrupt:
@@ -82,6 +83,7 @@ class _Run:
         self.live = live
         self.results: list[JobResult] = []
         self._stores: dict[tuple[str, ...], _Opened] = {}
+        self._unwritten: dict[str, Exception] = {}  # files, and why they could not be written
         self._cleanup = contextlib.ExitStack()
 
     def __enter__(self) -> _Run:
@@ -127,6 +129,22 @@ class _Run:
                     if not Path(path).exists() and spec.unlink:
                         self._cleanup.callback(remove, path)
 
+    def write_places(self, specs: Sequence[JobSpec]) -> None:
+        """Every file whole, once: or those that put into it first would pay for its extents, and others not."""
+        sizes: dict[str, int] = {}
+        for contender in (one for spec in specs for one in contenders(spec)):
+            if not contender.engine.in_folder and contender.why_not() is None:
+                for path in contender.work.paths:
+                    sizes[path] = max(sizes.get(path, 0), contender.work.size_bytes)
+        for path, size_bytes in sizes.items():
+            turn = Turn(None, size_bytes)
+            try:
+                for nbytes in write_zeros(path, size_bytes):
+                    turn.moved(turn.take(nbytes))
+                    self.live.show(f"{path} is written", turn)
+            except (OSError, RuntimeError) as error:
+                self._unwritten[path] = error
+
     def job(self, spec: JobSpec) -> None:
         """Fill, ramp, turns, verification."""
         running: list[tuple[Contender, JobResult]] = []
@@ -145,6 +163,8 @@ class _Run:
     def _prepare(self, contender: Contender, result: JobResult) -> bool:
         result.failed = _INTERRUPTED  # what is left to be said if it is
         with _told_in(result):
+            for path in self._unwritten.keys() & set(result.paths):
+                raise self._unwritten[path]
             contender.take(self._store(contender, result))
             result.devices = [device_facts(path) for path in result.paths]
             for turn in contender.fill():
