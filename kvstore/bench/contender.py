@@ -195,9 +195,12 @@ class Contender:
     def fill(self) -> Iterator[Turn]:
         """Put what gets will look for, as fio lays out its files. Not needed for jobs that only put."""
         missing = self.store.numbers.live - self.store.numbers.next
-        if self._self_timed or self.spec.ops == ("put",) or missing <= 0:
+        if self.spec.ops == ("put",) or missing <= 0:
             return
         begun = time.perf_counter()
+        if isinstance(self.engine, SelfTimedEngine):
+            self.engine.lay_out()
+            return
         yield from self._run(Turn(None, missing), [Tally() for _ in self.tallies], "put")
         self.engine.flush()
         self.fill_s = time.perf_counter() - begun
@@ -265,7 +268,7 @@ class Contender:
     def finish(self) -> Tally:
         """Verify what can be verified only now, and add everything up."""
         if isinstance(self.engine, SelfTimedEngine):
-            self.tallies[0].verified += self.engine.check()
+            self.engine.check()  # of what is on the device: its gets themselves were not looked at
         elif "put" in self.spec.ops and self.spec.verify != "none":
             self._read_back()
         self._demand_staged()
@@ -311,8 +314,9 @@ class Contender:
     def _measure(self, turn: Turn, tally: Tally) -> None:
         engine, op = self.engine, self.spec.ops[0]
         assert isinstance(engine, SelfTimedEngine)
+        kind, theta = self.spec.random_distribution
         try:
-            done = engine.measure(op, turn.seconds, turn.blocks)
+            done = engine.measure(op, turn.seconds, turn.blocks, theta if kind == "zipf" else None, turn.stopped)
         except BaseException as error:  # noqa: BLE001 - told by the thread that waits
             turn.fail(error)
             return

@@ -43,6 +43,8 @@ def _job(job: dict[str, Any]) -> Iterator[str]:
             yield from _side(job[name], label)
     yield f"  cpu          : usr={job['usr_cpu']:.2f}%, sys={job['sys_cpu']:.2f}%{_per_gb(own)}"
     yield f"  blocks       : verified={own['verified']} ({own['verify']}), wrong={own['wrong']}, misses={own['misses']}"
+    if own["facts"].get("verified_on_device"):
+        yield f"  on the device: verified={own['facts']['verified_on_device']}, by a pass after the gets"
     for wrong in own["wrong_blocks"]:
         yield f"    wrong      : {wrong}"
     if own["write_amplification"]:

@@ -17,6 +17,7 @@ An engine that is a program with a clock of its own, such as fio, is a :class:`S
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -153,15 +154,32 @@ class Measured:
 
 
 class SelfTimedEngine(Engine):
-    """A program that makes, times and verifies its own requests. ``open`` lays out its blocks."""
+    """A program that makes, times and verifies its own requests."""
 
     @abstractmethod
-    def measure(self, op: Op, seconds: float | None, blocks: int | None) -> Measured:
-        """Do ``op`` for so long or for so many blocks, whichever ends first; ``work.numjobs`` at once."""
+    def lay_out(self) -> None:
+        """Write the blocks that gets will read, where they are not there. Called before them, not timed."""
+
+    @abstractmethod
+    def measure(
+        self,
+        op: Op,
+        seconds: float | None,
+        blocks: int | None,
+        zipf: float | None = None,
+        stopped: threading.Event | None = None,
+    ) -> Measured:
+        """Do ``op`` for so long or for so many blocks, whichever ends first; ``work.numjobs`` at once.
+
+        Parameters
+        ----------
+        zipf : of gets: theta of the law they choose by; None: all alike.
+        stopped : set when it has to end at once, by an exception.
+        """
 
     @abstractmethod
     def check(self) -> int:
-        """Verify what its gets have read, as ``work.verify`` says. Not timed.
+        """Verify on the device what its gets have read, as ``work.verify`` says. Not timed; ``facts`` tell it, too.
 
         Returns
         -------

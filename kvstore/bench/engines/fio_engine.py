@@ -11,7 +11,9 @@ Its CPU time is that of the whole process, kernel workers of its ring included, 
 its threads takes: it makes buffers for all that is in flight before it begins. It is no less than what fio says of its
 threads, who know nothing of those workers.
 
-``get`` is random, ``put`` runs through the places in order. Several sizes at once are given to it as ``bssplit``.
+``get`` is random, ``put`` runs through the places in order, each thread through a part of its own. Several sizes at
+once are given to it as ``bssplit``. It moves whole pages, as all do, and is credited the bytes of the blocks in them.
+With Zipf it draws by its own generator; which blocks are popular differs from thread to thread and turn to turn.
 """
 
 from __future__ import annotations
@@ -19,16 +21,21 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import threading
 from collections.abc import Sequence
 from typing import Any
 
+from kvstore.bench.content import whole_pages
 from kvstore.bench.cpu import CpuTime, cpu_of_children
 from kvstore.bench.engines.base import Measured, Op, SelfTimedEngine, Work
+from kvstore.bench.engines.processes import PATIENCE_S, outcome
 from kvstore.bench.places import usable_bytes
 
 __all__ = ["FioEngine"]
 
 _VERIFY = {"stamp": "meta", "full": "xxhash"}
+#: Whoever is slower than this hangs.
+_SLOWEST_BYTES_PER_S = 1e6
 
 
 class FioEngine(SelfTimedEngine):
@@ -39,6 +46,7 @@ class FioEngine(SelfTimedEngine):
     def __init__(self) -> None:
         self.runs = 0
         self.laid_out = False
+        self.verified_on_device = 0
         self.version = ""
 
     def why_not(self) -> str | None:
@@ -51,10 +59,13 @@ class FioEngine(SelfTimedEngine):
         if room < self.span:
             raise RuntimeError(f"{work.paths[0]} has room for {room:,} bytes, not for {self.span:,}")
         self.start: dict[Op, CpuTime] = {}
-        self._lay_out()
+        self.laid_out = False
 
-    def _lay_out(self) -> None:
+    def lay_out(self) -> None:
+        if self.laid_out:
+            return
         self._run(
+            self._at_least_s(self.span),
             "--rw=write",
             f"--bs={self.work.row_bytes}",
             "--iodepth=16",
@@ -69,41 +80,71 @@ class FioEngine(SelfTimedEngine):
         return [f"--verify={check}", "--verify_interval=4096"] if check else []
 
     def check(self) -> int:
+        self.verified_on_device = 0
         if not (self._headers() and self.laid_out):
             return 0
-        self._run("--rw=read", f"--bs={self.work.row_bytes}", "--iodepth=16", "--verify_fatal=1", *self._headers())
+        self._run(
+            self._at_least_s(self.span),
+            "--rw=read",
+            f"--bs={self.work.row_bytes}",
+            "--iodepth=16",
+            "--verify_fatal=1",
+            *self._headers(),
+        )
+        self.verified_on_device = self.work.population
         return self.work.population
 
-    def measure(self, op: Op, seconds: float | None, blocks: int | None) -> Measured:
+    def measure(
+        self,
+        op: Op,
+        seconds: float | None,
+        blocks: int | None,
+        zipf: float | None = None,
+        stopped: threading.Event | None = None,
+    ) -> Measured:
         self.runs += 1
         work = self.work
         if op == "put":
             self.laid_out = False
-        elif not self.laid_out:
-            self._lay_out()
+        else:
+            self.lay_out()
         if op not in self.start:
-            self.start[op] = self._measured(op, [f"--io_size={work.row_bytes}"])[1]
-        options = []
+            self.start[op] = self._measured(op, [f"--io_size={work.row_bytes}"], PATIENCE_S, stopped)[1]
+        options = [f"--random_distribution=zipf:{_theta(zipf)}"] if op == "get" and zipf else []
         if seconds is not None:
             options.append(f"--runtime={max(round(seconds * 1000), 1)}ms")
         if blocks is None:
             options.append("--time_based=1")
         else:
-            options.append(f"--io_size={max(blocks // work.numjobs, 1) * work.row_bytes}")
-        job, whole = self._measured(op, options)
+            options.append(f"--io_size={max(round(blocks / work.numjobs * self._mean(whole=True)), work.row_bytes)}")
+        limit_s = seconds + PATIENCE_S if seconds is not None else self._at_least_s((blocks or 0) * work.row_bytes)
+        job, whole = self._measured(op, options, limit_s, stopped)
         used = whole - self.start[op]
         run_s = job["job_runtime"] / 1000
         side = job["read" if op == "get" else "write"]
         return Measured(
             blocks=side["total_ios"],
-            bytes=side["io_bytes"],
+            bytes=round(side["io_bytes"] * self._mean() / self._mean(whole=True)),
             seconds=side["runtime"] / 1000,
             latency_ns={int(ns): count for ns, count in side["clat_ns"].get("bins", {}).items()},
             usr_s=max(used.usr, job["usr_cpu"] / 100 * run_s),
             sys_s=max(used.sys, job["sys_cpu"] / 100 * run_s),
         )
 
-    def _measured(self, op: Op, how_long: Sequence[str]) -> tuple[dict[str, Any], CpuTime]:
+    def _mean(self, whole: bool = False) -> float:
+        """Bytes of a block, or of the pages that it takes."""
+        sizes = [whole_pages(size) if whole else size for size in self.work.block_sizes]
+        weights = self.work.weights
+        return sum(s * w for s, w in zip(sizes, weights, strict=True)) / sum(weights)
+
+    @staticmethod
+    def _at_least_s(nbytes: int) -> float:
+        """How long it may take to move so much."""
+        return nbytes / _SLOWEST_BYTES_PER_S + PATIENCE_S
+
+    def _measured(
+        self, op: Op, how_long: Sequence[str], limit_s: float, stopped: threading.Event | None
+    ) -> tuple[dict[str, Any], CpuTime]:
         """What fio says of a run, and the CPU time of its process."""
         work = self.work
         options = [
@@ -114,17 +155,18 @@ class FioEngine(SelfTimedEngine):
             "--norandommap=1",
             "--group_reporting=1",
         ]
+        if op == "put":
+            part = max(work.population // work.numjobs, 1) * work.row_bytes
+            options += [f"--size={part}", f"--offset_increment={part}"]
         if len(work.block_sizes) > 1:
-            total = sum(work.weights)
-            split = [f"{s}/{round(100 * w / total)}" for s, w in zip(work.block_sizes, work.weights, strict=True)]
-            options.append("--bssplit=" + ":".join(split))
+            options.append("--bssplit=" + _split(work))
         else:
             options.append(f"--bs={work.row_bytes}")
         before = cpu_of_children()
-        job = self._run(*options, *how_long)
+        job = self._run(limit_s, *options, *how_long, stopped=stopped)
         return job, cpu_of_children() - before
 
-    def _run(self, *options: str) -> dict[str, Any]:
+    def _run(self, limit_s: float, *options: str, stopped: threading.Event | None = None) -> dict[str, Any]:
         command = [
             "fio",
             "--name=kvbench",
@@ -141,10 +183,11 @@ class FioEngine(SelfTimedEngine):
             "--output-format=json+",
             *options,
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"fio failed: {done.stderr.strip() or done.stdout.strip()[-500:]}")
-        result = json.loads(done.stdout[done.stdout.index("{") :])  # its notes come before
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        output, complaint = outcome(process, limit_s, stopped)
+        if process.returncode:
+            raise RuntimeError(f"fio failed: {complaint.strip() or output.strip()[-500:]}")
+        result = json.loads(output[output.index("{") :])  # its notes come before
         self.version = result["fio version"]
         job: dict[str, Any] = result["jobs"][0]
         return job
@@ -157,4 +200,24 @@ class FioEngine(SelfTimedEngine):
         """Nothing is open between its runs."""
 
     def facts(self) -> dict[str, Any]:
-        return {"version": self.version, "path": "io_uring, fixed buffers, registered files"}
+        return {
+            "version": self.version,
+            "path": "io_uring, fixed buffers, registered files",
+            "verified_on_device": self.verified_on_device,
+        }
+
+
+def _split(work: Work) -> str:
+    """Sizes in whole pages with their shares of 100, which fio wants to be whole and to add up."""
+    total, upto, told, parts = sum(work.weights), 0.0, 0, []
+    for size, weight in zip(work.block_sizes, work.weights, strict=True):
+        upto += weight
+        share = round(100 * upto / total) - told
+        told += share
+        parts.append(f"{whole_pages(size)}/{share}")
+    return ":".join(parts)
+
+
+def _theta(zipf: float) -> float:
+    """fio refuses 1."""
+    return 1.0001 if zipf == 1 else zipf

@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that engines start: waited for with a bound, ended with a term, and with force after it."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from typing import Any
+
+__all__ = ["PATIENCE_S", "end", "outcome"]
+
+#: How long anything that should be over may still take.
+PATIENCE_S = 60.0
+_TICK_S = 0.1
+
+
+def outcome(process: subprocess.Popen[str], limit_s: float, stopped: threading.Event | None = None) -> tuple[str, str]:
+    """Standard output and error of a program that ends by itself; it is gone on return, however that comes.
+
+    Raises
+    ------
+    RuntimeError : it took longer than ``limit_s``, or ``stopped`` was set meanwhile.
+    """
+    give_up = time.monotonic() + limit_s
+    try:
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return process.communicate(timeout=_TICK_S)
+            if stopped is not None and stopped.is_set():
+                raise RuntimeError(f"{_name(process)} was stopped")
+            if time.monotonic() > give_up:
+                raise RuntimeError(f"{_name(process)} did not end within {limit_s:.0f} s")
+    finally:
+        end(process)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def end(process: subprocess.Popen[Any], patience_s: float = PATIENCE_S) -> None:
+    """Ask it to end, and after ``patience_s`` do not ask."""
+    if process.poll() is not None:
+        return
+    process.terminate()
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait(patience_s)
+
+
+def _name(process: subprocess.Popen[Any]) -> str:
+    return str(process.args[0] if isinstance(process.args, list) else process.args)
