@@ -21,6 +21,7 @@ from kvstore.bench.machine import UNKNOWN, fill_level
 from kvstore.bench.rows import BASELINE, Cell, Row
 from kvstore.bench.setups import Setups, lies_on
 from kvstore.errors import ConfigError
+from kvstore.sizes import format_size, parse_size
 
 __all__ = ["ResultFile", "load_file", "sum_of"]
 
@@ -30,10 +31,18 @@ _FIO_DEFAULTS = {"ioengine": "psync", "direct": "0", "rw": "read"}
 #: Options of a job that make it another measurement, with what they are when nobody says.
 _VARIANTS = {"random_distribution": "random", "rate": "0", "rwmixget": "50", "bssplit": ""}
 _ALIASES = {"rwmixget": "rwmixread"}
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+#: What jobs work over and how they look at it, which makes another measurement, too; when nobody says.
+_SIZE, _VERIFY = 1 << 30, "stamp"
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def load_file(path: Path) -> ResultFile:
+    """Read a result file, of ``kvstore bench`` or of fio, gzipped when its name ends in ".gz".
+
+    Raises
+    ------
+    ConfigError : it cannot be read, or is no result; the message names it.
+    """
     what = "a result of `kvstore bench --output-format=json` or of `fio --output-format=json+`"
     try:
         text = gzip.open(path, "rt").read() if path.suffix == ".gz" else path.read_text()
@@ -120,7 +129,7 @@ class ResultFile:
                     setup=setup,
                     place=place,
                     rw=direction,
-                    variant=_variant(own.get("options", options), rw),
+                    variant=_variant(own, options, rw),
                     block_bytes=_block_bytes(own, options, side, counted[0]),
                     iodepth=int(options.get("iodepth", 1)),
                     numjobs=int(options.get("numjobs", 1)),
@@ -186,8 +195,17 @@ def _engine(options: Mapping[str, str], own: Mapping[str, Any]) -> tuple[str, st
     return " ".join([BASELINE, *differ]), BASELINE
 
 
-def _variant(given: Mapping[str, Any], rw: str) -> str:
+def _variant(own: Mapping[str, Any], options: Mapping[str, str], rw: str) -> str:
+    """What tells a measurement from one of the defaults. Of plain fio the size that it does not say is unknown."""
+    given: Mapping[str, Any] = own.get("options", options)
     told = []
+    size = _bytes(options.get("size", ""))
+    if size != _SIZE:
+        told.append(f"size={UNKNOWN if size is None else format_size(size)}")
+    if own and "capacity" in given and (capacity := parse_size(str(given["capacity"]))):
+        told.append(f"capacity={format_size(capacity)}")
+    if own.get("verify", _VERIFY) != _VERIFY:
+        told.append(f"verify={own['verify']}")
     for option, default in _VARIANTS.items():
         value = str(given.get(option, given.get(_ALIASES.get(option, ""), default)))
         if value != default and (option != "rwmixget" or rw == "getput"):
@@ -209,11 +227,17 @@ def _block_bytes(own: Mapping[str, Any], options: Mapping[str, str], side: str, 
         return max(int(size) for size in own["block_sizes"])
     if "bssplit" in options and counted.get("total_ios"):
         return round(int(counted["io_bytes"]) / int(counted["total_ios"]))
-    sizes = options.get("bs", options.get("blocksize", "4096")).lower().split(",")
-    match = re.fullmatch(r"(\d+)([kmg]?)i?b?", sizes[-1 if side == "write" else 0])
-    if match is None:
+    sizes = options.get("bs", options.get("blocksize", "4096")).split(",")
+    found = _bytes(sizes[-1 if side == "write" else 0])
+    if found is None:
         raise ValueError(f"bs is {options.get('bs')!r}")
-    return int(match[1]) * _UNITS[match[2]]
+    return found
+
+
+def _bytes(text: str) -> int | None:
+    """A size as fio writes it; None: it is none, or a share."""
+    match = re.fullmatch(r"(\d+)([kmgt]?)i?b?", text.lower())
+    return int(match[1]) * _UNITS[match[2]] if match else None
 
 
 def _bins(side: Mapping[str, Any]) -> dict[int, int]:
@@ -233,6 +257,7 @@ def _bins(side: Mapping[str, Any]) -> dict[int, int]:
 
 
 def sum_of(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    """Histograms of the same kind added up, ascending by value."""
     total: dict[int, int] = {}
     for histogram in histograms:
         for value, count in histogram.items():

@@ -27,7 +27,7 @@ class Cell:
     setup: int
     place: str  # the devices at the bottom, whatever lies between: "nvme1n1", "memory"
     rw: str
-    variant: str  # what else the job was asked for, such as "zipf:1.2"; usually empty
+    variant: str  # what else the job was asked for, working set and verification included: "size=8GiB verify=full"
     block_bytes: int
     iodepth: int
     numjobs: int

@@ -50,7 +50,7 @@ def job(engine: str, rw: str, block_bytes: int, iodepth: int, speed: float, **ow
         "error": 0,
         "job options": {
             "filename": "/dev/nvme1n1", "rw": "write" if rw == "put" else "randread", "bs": str(block_bytes),
-            "iodepth": str(iodepth), "numjobs": "1", "ioengine": engine,
+            "iodepth": str(iodepth), "numjobs": "1", "size": str(1 << 30), "ioengine": engine,
         },
         "read": side(),
         "write": side(),
@@ -99,7 +99,7 @@ def fio_document(**options: str) -> dict[str, Any]:
     """A result of fio itself, of one job of random reads of 1 MiB with 16 in flight."""
     given = {
         "name": "a", "rw": "randread", "bs": "1M", "iodepth": "16", "ioengine": "io_uring", "direct": "1",
-        "filename": "/dev/nvme1n1",
+        "size": "1g", "filename": "/dev/nvme1n1",
     } | options  # fmt: skip
     made = {
         "jobname": "a", "groupid": 0, "error": 0, "job options": given, "usr_cpu": 10.0, "sys_cpu": 20.0,

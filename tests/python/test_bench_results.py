@@ -126,6 +126,35 @@ def test_what_could_not_be_measured_stands_where_the_others_of_its_job_do(tmp_pa
     assert first.cell == second.cell
 
 
+@pytest.mark.parametrize(
+    ("told", "variant"),
+    [
+        ({"size": 8 << 30}, "size=8GiB"),
+        ({"verify": "full"}, "verify=full"),
+        ({"options": {"capacity": "2048m"}}, "capacity=2GiB"),
+    ],
+)
+def test_other_working_sets_and_checks_are_no_repetitions_and_not_compared(
+    tmp_path: Path, told: dict[str, Any], variant: str
+) -> None:
+    size = told.pop("size", 1 << 30)
+    other = a_job(**told)
+    other["job options"]["size"] = str(size)
+    results = load(tmp_path, made.document([a_job("fio", 1.0), a_job()]), made.document([other]))
+    assert [(row.engine, row.cell.variant, row.repetitions) for row in results.rows] == [
+        ("fio", "", 1), ("kvstore", "", 1), ("kvstore", variant, 1),
+    ]  # fmt: skip
+    assert results.ratio(results.rows[2]) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "variant"), [("1024M", ""), ("4g", "size=4GiB"), ("50%", "size=unknown"), ("", "size=unknown")]
+)
+def test_the_size_of_plain_fio_is_its_working_set(tmp_path: Path, size: str, variant: str) -> None:
+    (row,) = load(tmp_path, made.fio_document(size=size)).rows
+    assert row.cell.variant == variant
+
+
 def test_an_engine_with_options_of_its_own_is_another_line(tmp_path: Path) -> None:
     spoilt = a_job(options={"kvstore.verify_reads": "off", "bs": "1m"})
     assert [row.engine for row in load(tmp_path, made.document([a_job(), spoilt])).rows] == [
