@@ -106,8 +106,20 @@ def usable_bytes(path: Path | str, size_bytes: int) -> int:
 
 
 def run(*command: str) -> str:
-    """Standard output of a command that must succeed."""
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    """Standard output of a command that must succeed.
+
+    Raises
+    ------
+    ConfigError : it cannot be run, or failed; with what it said.
+    """
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    except OSError as error:
+        raise ConfigError(f"{command[0]} cannot be run: {error}") from error
+    except subprocess.CalledProcessError as error:
+        raise ConfigError(
+            f"{' '.join(command)}: {error.stderr.strip() or f'exit status {error.returncode}'}"
+        ) from error
 
 
 def refuse_data(path: Path | str) -> None:
@@ -144,13 +156,18 @@ def loop_on_memory(size_bytes: int) -> Iterator[str]:
 
     Raises
     ------
-    ConfigError : it cannot be made.
+    ConfigError : it cannot be made, or there is less memory free.
     """
+    free = _free_memory()
+    if free < size_bytes:
+        raise ConfigError(
+            f"there are {free:,} bytes of memory free in /dev/shm, not {size_bytes:,}: a smaller size or fewer engines"
+        )
     with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="kvstore-bench-") as image:
         image.truncate(size_bytes)
         try:
             device = run("losetup", "-f", "--show", "--direct-io=on", image.name).strip()
-        except (OSError, subprocess.CalledProcessError) as error:
+        except ConfigError as error:
             raise ConfigError(f"no loop device over memory, which needs root and losetup: {error}") from error
         try:
             # Touched once: the first write to a tmpfs page pays for its allocation, and must not be charged to
@@ -159,6 +176,12 @@ def loop_on_memory(size_bytes: int) -> Iterator[str]:
             yield device
         finally:
             run("losetup", "-d", device)
+
+
+def _free_memory() -> int:
+    """What /dev/shm may hold still, and the machine has: its limit is a promise that memory need not keep."""
+    known = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return min(shutil.disk_usage("/dev/shm").free, int(known["MemAvailable"].split()[0]) << 10)
 
 
 @contextlib.contextmanager

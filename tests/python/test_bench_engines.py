@@ -25,6 +25,8 @@ from kvstore.bench.content import Buffers
 from kvstore.bench.cpu import cpu_time
 from kvstore.bench.engines import ENGINES, make_engine
 from kvstore.bench.engines.base import Engine, SelfTimedEngine, Work
+from kvstore.bench.engines.folder import Folder
+from kvstore.bench.engines.kvstore_engine import KvStoreEngine
 
 MIB = 1 << 20
 _OF_LMCACHE = ("raw_block-posix", "raw_block-io_uring", "lmcache-local-disk")
@@ -241,3 +243,46 @@ def test_an_engine_that_cannot_run_says_how_to_mend_that(tmp_path: Path) -> None
     for name in ENGINES:
         why_not = make_engine(name).why_not()
         assert why_not is None or "pip install" in why_not or "apt-get install" in why_not or "GPU" in why_not, name
+
+
+@pytest.mark.parametrize("batch", [[5], [4, 5]])
+def test_a_block_of_another_length_is_an_error_and_no_miss(tmp_path: Path, batch: list[int]) -> None:
+    engine = KvStoreEngine()
+    with opened(engine, _at(_PLAIN, tmp_path)) as store:
+        engine.space.put(engine.key(4), bytes(_PLAIN.block_bytes))
+        engine.space.put(engine.key(5), bytes(100))
+        with pytest.raises(RuntimeError, match="100 bytes, not 16384"):
+            engine.batch("get", batch, store.buffers[0])
+        assert list(engine.batch("get", [4, 6], store.buffers[0]) or []) == [True, False]
+
+
+@pytest.mark.parametrize("name", _names(["preadv", "liburing", "raw_block-posix", "raw_block-io_uring"]))
+def test_flushing_syncs_the_path(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, fdatasync, synced = _here(name), os.fdatasync, []
+
+    def told(fd: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+        fdatasync(fd)
+
+    with opened(engine, work := _at(_PLAIN, tmp_path)) as store:
+        store.put(range(_BLOCKS))
+        monkeypatch.setattr(os, "fdatasync", told)
+        engine.flush()
+    assert synced == [work.paths[0]]
+
+
+def test_a_folder_that_stays_behind_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = Folder(_at(_PLAIN, tmp_path))
+    folder.path.rename(tmp_path / "elsewhere")
+    folder.path.symlink_to(tmp_path / "elsewhere")  # what rmtree refuses
+    folder.remove()
+    assert f"{folder.path} is left behind" in caplog.text
+
+
+@pytest.mark.parametrize("name", _names(["file-per-key", "lmcache-local-disk"]))
+def test_an_option_that_is_neither_yes_nor_no_is_refused(name: str, tmp_path: Path) -> None:
+    engine = _here(name)
+    with pytest.raises(RuntimeError, match="direct is 'yes': it is 0 or 1"):
+        engine.open(_at(replace(_PLAIN, options={"direct": "yes"}), tmp_path))
+    engine.close()
+    assert list(tmp_path.iterdir()) == []

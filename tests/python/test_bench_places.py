@@ -14,8 +14,11 @@ from pathlib import Path
 import pytest
 from bench_support import MemoryEngine, bench, one_job
 
+from kvstore.bench import places
 from kvstore.bench.engines.base import Work
-from kvstore.bench.places import write_zeros
+from kvstore.bench.places import loop_on_memory, write_zeros
+from kvstore.cli import main
+from kvstore.errors import ConfigError
 
 MIB = 1 << 20
 
@@ -83,3 +86,25 @@ def test_a_place_without_room_is_its_engines_result_and_the_others_go_on(
                  status=1)["jobs"]  # fmt: skip
     assert "No such file or directory" in jobs[0]["kvbench"]["failed"]
     assert jobs[1]["error"] == 0
+
+
+def test_more_memory_than_is_free_is_refused_before_any_is_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Nothing of it is made, whatever the code does: such a size would take the machine down.
+    monkeypatch.setattr(places, "_free_memory", lambda: 100 * MIB)
+    monkeypatch.setattr(places, "run", lambda *command: pytest.fail(f"{command} was run"))
+    with (
+        pytest.raises(ConfigError, match="104,857,600 bytes of memory free in"),
+        loop_on_memory(1 << 50),
+    ):
+        pytest.fail("it was made")
+    assert main(["bench", "--eta=never", "--filename=ram", "--engine=kvstore,preadv", "--size=1024t"]) == 2
+    assert "bytes of memory free in /dev/shm" in capsys.readouterr().err
+
+
+def test_a_command_that_fails_is_told_with_what_it_said() -> None:
+    with pytest.raises(ConfigError, match="No space left on device"):
+        places.run("dd", "if=/dev/zero", "of=/dev/full", "bs=4096", "count=1")
+    with pytest.raises(ConfigError, match="kvstore-has-no-such-program cannot be run"):
+        places.run("kvstore-has-no-such-program")

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from kvstore.bench.content import Buffers, Content, Verify, whole_pages
 
-__all__ = ["Engine", "Measured", "Op", "SelfTimedEngine", "Work"]
+__all__ = ["Engine", "Measured", "Op", "SelfTimedEngine", "Work", "key_of"]
 
 #: What is done to a batch of blocks. Every engine knows the first two.
 Op: TypeAlias = Literal["get", "put", "prefetch", "lookup"]
@@ -60,6 +60,11 @@ class Work:
         """Of the largest block, rounded up to pages: the stride of those that place blocks by number."""
         return whole_pages(self.block_bytes)
 
+    @property
+    def kept(self) -> int:
+        """Blocks that engines keep which must remove the oldest themselves: as many as there is room for."""
+        return max(self.size_bytes // self.row_bytes, self.population)
+
     def bytes_of(self, number: int) -> int:
         """Size of block ``number``: drawn by the weights, always the same for a number."""
         if len(self.block_sizes) == 1:
@@ -75,6 +80,11 @@ class Work:
     def content(self) -> Content:
         """What its blocks hold: with each call other bytes, those of another store."""
         return Content(self.block_bytes, self.seed, whole=self.verify == "full")
+
+
+def key_of(number: int) -> bytes:
+    """Of a block, where keys are bytes: eight, which sort as numbers do."""
+    return number.to_bytes(8, "big")
 
 
 class Engine(ABC):
@@ -110,7 +120,11 @@ class Engine(ABC):
         Parameters
         ----------
         op : one of ``operations``.
-        numbers : 1 to ``work.iodepth`` of them; in flight all at once, in the way a caller of this engine does that.
+        numbers : 1 to ``work.iodepth`` of them; in flight all at once, in the way a caller of this engine does that. Of
+            a get the same one may come twice, and goes to both rows.
+        buffers : the calling thread's own. The engine may read (put) or write (get) its rows until this returns or
+            raises, and never after: what an exception leaves in flight is waited for first. After an exception, and of
+            a miss, the contents of a get's rows are undefined.
 
         Returns
         -------
@@ -126,7 +140,9 @@ class Engine(ABC):
         return Buffers(self.work.iodepth, self.work.row_bytes)
 
     def flush(self) -> None:  # noqa: B027 - nothing to do is right for an engine that keeps nothing back
-        """Wait until what was put is on the device. Called after the store was filled, not while time is taken."""
+        """Wait until what was put is on the device. Called after the store was filled and when a turn of puts ends, by
+        one thread, while no batch runs.
+        """
 
     def processes(self) -> list[int]:
         """Whose CPU time counts, with that of their children: this process and any server that does the work."""

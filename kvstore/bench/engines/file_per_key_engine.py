@@ -15,33 +15,27 @@ from typing import Any, ClassVar
 
 from kvstore.bench.content import Buffers, whole_pages
 from kvstore.bench.engines.base import Op, Work
-from kvstore.bench.engines.folder import Folder, forget_cached
+from kvstore.bench.engines.folder import Folder, FolderEngine, direct_io, forget_cached
 from kvstore.bench.engines.threaded import ThreadedEngine
 
 __all__ = ["FilePerKeyEngine"]
 
 
-class FilePerKeyEngine(ThreadedEngine):
+class FilePerKeyEngine(FolderEngine, ThreadedEngine):
     """A thread for each block in flight."""
 
     name = "file-per-key"
-    in_folder = True
     operations = frozenset({"get", "put", "lookup"})
     option_help: ClassVar[Mapping[str, str]] = {"direct": "1: O_DIRECT; 0: through the page cache"}
 
-    def __init__(self) -> None:
-        self.folder: Folder | None = None
-
     def open(self, work: Work) -> None:
         self.work = work
-        self.direct = os.O_DIRECT if work.options.get("direct", "1") == "1" else 0
-        self.kept = max(work.size_bytes // work.row_bytes, work.population)
+        self.direct = os.O_DIRECT if direct_io(work) else 0
         self.folder = Folder(work)
         self.start_threads(work)
 
     def _path(self, number: int) -> Path:
-        assert self.folder is not None
-        return self.folder.path / f"block-{number}"
+        return self.path / f"block-{number}"
 
     def move(self, op: Op, number: int, buffers: Buffers, row: int) -> bool:
         if op == "lookup":
@@ -74,19 +68,16 @@ class FilePerKeyEngine(ThreadedEngine):
                 os.ftruncate(fd, nbytes)
         finally:
             os.close(fd)
-        if number >= self.kept:
-            self._path(number - self.kept).unlink(missing_ok=True)
+        if number >= self.work.kept:
+            self._path(number - self.work.kept).unlink(missing_ok=True)
         return True
 
     def flush(self) -> None:
-        assert self.folder is not None
-        forget_cached(self.folder.path)
+        forget_cached(self.path)
 
     def close(self) -> None:
         self.stop_threads()
-        if self.folder is not None:
-            self.folder.remove()
-            self.folder = None
+        super().close()
 
     def facts(self) -> dict[str, Any]:
         return {"path": "O_DIRECT" if self.direct else "page cache, empty after filling"}

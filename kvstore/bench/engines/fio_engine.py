@@ -19,6 +19,7 @@ With Zipf it draws by its own generator; which blocks are popular differs from t
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -58,6 +59,7 @@ class FioEngine(SelfTimedEngine):
         room = usable_bytes(work.paths[0], work.size_bytes)
         if room < self.span:
             raise RuntimeError(f"{work.paths[0]} has room for {room:,} bytes, not for {self.span:,}")
+        os.close(os.open(work.paths[0], os.O_RDWR | os.O_CREAT, 0o644))  # fails now, and not in the first turn
         self.start: dict[Op, CpuTime] = {}
         self.laid_out = False
 
@@ -74,6 +76,13 @@ class FioEngine(SelfTimedEngine):
             *self._headers(),
         )
         self.laid_out = True
+
+    def flush(self) -> None:
+        fd = os.open(self.work.paths[0], os.O_RDWR)
+        try:
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)
 
     def _headers(self) -> list[str]:
         check = _VERIFY.get(self.work.verify)

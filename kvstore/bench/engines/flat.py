@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kvstore.bench.engines.base import Work
+from kvstore.bench.engines.base import Engine, Work
 from kvstore.bench.places import grow, usable_bytes
 
-__all__ = ["FlatFile"]
+__all__ = ["FlatEngine", "FlatFile"]
 
 
 class FlatFile:
@@ -49,3 +49,18 @@ class FlatFile:
     def close(self) -> None:
         """Once."""
         os.close(self.fd)
+
+
+class FlatEngine(Engine):
+    """Whose blocks are in such a file, which ``open`` makes."""
+
+    file: FlatFile | None = None
+
+    def flush(self) -> None:
+        assert self.file is not None
+        self.file.flush()
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None

@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
 from pathlib import Path
 
-from kvstore.bench.engines.base import Work
+from kvstore.bench.engines.base import Engine, Work
 
-__all__ = ["Folder", "forget_cached"]
+__all__ = ["Folder", "FolderEngine", "direct_io", "forget_cached"]
+
+_log = logging.getLogger("kvstore")
 
 
 class Folder:
@@ -37,8 +40,42 @@ class Folder:
             place.mkdir()
 
     def remove(self) -> None:
-        """With all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """With all that is in it. What cannot be removed is told, and ends nothing: there are results to write."""
+        try:
+            shutil.rmtree(self.path)
+        except OSError as error:
+            _log.warning("%s is left behind: %s", self.path, error)
+
+
+class FolderEngine(Engine):
+    """Whose blocks are in files in such a folder: ``open`` makes it, ``close`` removes it."""
+
+    in_folder = True
+    folder: Folder | None = None
+
+    @property
+    def path(self) -> Path:
+        """Of the folder."""
+        assert self.folder is not None
+        return self.folder.path
+
+    def close(self) -> None:
+        if self.folder is not None:
+            self.folder.remove()
+            self.folder = None
+
+
+def direct_io(work: Work) -> bool:
+    """The option ``direct``, which some of them have.
+
+    Raises
+    ------
+    RuntimeError : it is neither 0 nor 1.
+    """
+    value = work.options.get("direct", "1")
+    if value not in ("0", "1"):
+        raise RuntimeError(f"direct is {value!r}: it is 0 or 1")
+    return value == "1"
 
 
 def forget_cached(folder: Path) -> None:

@@ -14,19 +14,18 @@ from importlib.util import find_spec
 from typing import Any
 
 from kvstore.bench.content import Buffers, whole_pages
-from kvstore.bench.engines.base import Engine, Op, Work
-from kvstore.bench.engines.flat import FlatFile
+from kvstore.bench.engines.base import Op, Work
+from kvstore.bench.engines.flat import FlatEngine, FlatFile
 
 __all__ = ["KvikioEngine"]
 
 
-class KvikioEngine(Engine):
+class KvikioEngine(FlatEngine):
     """One file or device."""
 
     name = "kvikio"
 
     def __init__(self) -> None:
-        self.file: FlatFile | None = None
         self.handle: Any = None
 
     def why_not(self) -> str | None:
@@ -58,17 +57,11 @@ class KvikioEngine(Engine):
                 raise RuntimeError(f"{op} of {nbytes} bytes moved {moved}")
         return None
 
-    def flush(self) -> None:
-        assert self.file is not None
-        self.file.flush()
-
     def close(self) -> None:
         if self.handle is not None:
             self.handle.close()
             self.handle = None
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        super().close()
 
     def facts(self) -> dict[str, Any]:
         return {"version": import_module("kvikio").__version__, "path": "kvikio's threads, host memory"}

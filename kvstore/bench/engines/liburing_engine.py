@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from kvstore.bench.content import PAGE_BYTES, Buffers, whole_pages
-from kvstore.bench.engines.base import Engine, Op, Work
-from kvstore.bench.engines.flat import FlatFile
+from kvstore.bench.engines.base import Op, Work
+from kvstore.bench.engines.flat import FlatEngine, FlatFile
 
 __all__ = ["LiburingEngine"]
 
@@ -41,13 +41,12 @@ class _RingBuffers(Buffers):
         return self.memory[row, nbytes]
 
 
-class LiburingEngine(Engine):
+class LiburingEngine(FlatEngine):
     """One file or device."""
 
     name = "liburing"
 
     def __init__(self) -> None:
-        self.file: FlatFile | None = None
         self.rings: list[Any] = []
 
     def why_not(self) -> str | None:
@@ -97,16 +96,10 @@ class LiburingEngine(Engine):
                 np.copyto(buffers.rows[row][: sizes[row]], moved_to)
         return None
 
-    def flush(self) -> None:
-        assert self.file is not None
-        self.file.flush()
-
     def close(self) -> None:
         while self.rings:
             import_module("liburing").io_uring_queue_exit(self.rings.pop())
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        super().close()
 
     def facts(self) -> dict[str, Any]:
         return {"version": f"liburing {version('liburing')}", "path": "io_uring, O_DIRECT, no fixed buffers"}

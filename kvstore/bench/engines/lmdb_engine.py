@@ -16,24 +16,20 @@ from typing import Any
 import numpy as np
 
 from kvstore.bench.content import Buffers
-from kvstore.bench.engines.base import Op, Work
-from kvstore.bench.engines.folder import Folder, forget_cached
+from kvstore.bench.engines.base import Op, Work, key_of
+from kvstore.bench.engines.folder import Folder, FolderEngine, forget_cached
 from kvstore.bench.engines.threaded import ThreadedEngine
 
 __all__ = ["LmdbEngine"]
 
-_WORD_BYTES = 8
 
-
-class LmdbEngine(ThreadedEngine):
+class LmdbEngine(FolderEngine, ThreadedEngine):
     """One environment, one database."""
 
     name = "lmdb"
-    in_folder = True
     operations = frozenset({"get", "put", "lookup"})
 
     def __init__(self) -> None:
-        self.folder: Folder | None = None
         self.env: Any = None
 
     def why_not(self) -> str | None:
@@ -41,15 +37,13 @@ class LmdbEngine(ThreadedEngine):
 
     def open(self, work: Work) -> None:
         self.work = work
-        self.kept = max(work.size_bytes // work.row_bytes, work.population)
         self.folder = Folder(work)
         self._open_env()
         self.start_threads(work)
 
     def _open_env(self) -> None:
-        assert self.folder is not None
         self.env = import_module("lmdb").open(
-            str(self.folder.path),
+            str(self.path),
             map_size=2 * self.work.size_bytes + (64 << 20),  # large values want runs of free pages
             sync=False,
             metasync=False,
@@ -61,14 +55,14 @@ class LmdbEngine(ThreadedEngine):
             return super().batch(op, numbers, buffers)
         with self.env.begin(write=True) as transaction:
             for row, number in enumerate(numbers):
-                transaction.put(_key(number), buffers.view(row, self.work.bytes_of(number)))
-                if number >= self.kept:
-                    transaction.delete(_key(number - self.kept))
+                transaction.put(key_of(number), buffers.view(row, self.work.bytes_of(number)))
+                if number >= self.work.kept:
+                    transaction.delete(key_of(number - self.work.kept))
         return None
 
     def move(self, op: Op, number: int, buffers: Buffers, row: int) -> bool:
         with self.env.begin(buffers=True) as transaction:
-            value = transaction.get(_key(number))
+            value = transaction.get(key_of(number))
             if value is None or op == "lookup":
                 return value is not None
             nbytes = self.work.bytes_of(number)
@@ -78,10 +72,9 @@ class LmdbEngine(ThreadedEngine):
         return True
 
     def flush(self) -> None:
-        assert self.folder is not None
         self.env.close()  # pages that are mapped stay in memory
         self.env = None
-        forget_cached(self.folder.path)
+        forget_cached(self.path)
         self._open_env()
 
     def close(self) -> None:
@@ -89,9 +82,7 @@ class LmdbEngine(ThreadedEngine):
         if self.env is not None:
             self.env.close()
             self.env = None
-        if self.folder is not None:
-            self.folder.remove()
-            self.folder = None
+        super().close()
 
     def facts(self) -> dict[str, Any]:
         lmdb = import_module("lmdb")
@@ -99,7 +90,3 @@ class LmdbEngine(ThreadedEngine):
             "version": f"{lmdb.__version__} of {'.'.join(map(str, lmdb.version()))}",
             "path": "memory map, page cache empty after filling; no flush in a put",
         }
-
-
-def _key(number: int) -> bytes:
-    return number.to_bytes(_WORD_BYTES, "big")

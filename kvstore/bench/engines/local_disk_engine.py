@@ -19,8 +19,8 @@ from importlib.metadata import version
 from typing import Any, ClassVar
 
 from kvstore.bench.content import Buffers
-from kvstore.bench.engines.base import Engine, Op, Work
-from kvstore.bench.engines.folder import Folder, forget_cached
+from kvstore.bench.engines.base import Op, Work
+from kvstore.bench.engines.folder import Folder, FolderEngine, direct_io, forget_cached
 from kvstore.bench.engines.lmcache_rows import RowObject, quiet_lmcache, why_no_lmcache
 
 __all__ = ["LocalDiskEngine"]
@@ -46,11 +46,10 @@ class _RowsInTurn:
         return next(rows)
 
 
-class LocalDiskEngine(Engine):
+class LocalDiskEngine(FolderEngine):
     """One backend, which all threads share."""
 
     name = "lmcache-local-disk"
-    in_folder = True
     operations = frozenset({"get", "put", "lookup"})
     option_help: ClassVar[Mapping[str, str]] = {
         "direct": "1: O_DIRECT; 0: through the page cache",
@@ -58,7 +57,6 @@ class LocalDiskEngine(Engine):
     }
 
     def __init__(self) -> None:
-        self.folder: Folder | None = None
         self.backend: Any = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: threading.Thread | None = None
@@ -72,7 +70,7 @@ class LocalDiskEngine(Engine):
         self.key_class = import_module("lmcache.utils").CacheEngineKey
         self.memory_format = import_module("lmcache.v1.memory_management").MemoryFormat.BINARY_BUFFER
         self.work = work
-        self.direct = work.options.get("direct", "1") == "1"
+        self.direct = direct_io(work)
         self.folder = Folder(work)
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
@@ -80,7 +78,7 @@ class LocalDiskEngine(Engine):
         config = import_module("lmcache.v1.config").LMCacheEngineConfig.from_defaults(
             chunk_size=256,
             local_cpu=False,
-            local_disk=str(self.folder.path),
+            local_disk=str(self.path),
             max_local_disk_size=max(work.size_bytes, work.population * work.row_bytes) / _GIB,
             cache_policy="FIFO",
             extra_config={
@@ -120,8 +118,7 @@ class LocalDiskEngine(Engine):
                 raise RuntimeError(f"a block was not written within {_PATIENCE_S:.0f} s; LMCache's log says why")
 
     def flush(self) -> None:
-        assert self.folder is not None
-        forget_cached(self.folder.path)
+        forget_cached(self.path)
 
     def close(self) -> None:
         if self.backend is not None:
@@ -132,9 +129,7 @@ class LocalDiskEngine(Engine):
             self.thread.join()
             self.loop.close()
             self.loop = self.thread = None
-        if self.folder is not None:
-            self.folder.remove()
-            self.folder = None
+        super().close()
 
     def facts(self) -> dict[str, Any]:
         path = "O_DIRECT" if self.direct else "page cache, empty after filling"

@@ -12,19 +12,16 @@ from typing import Any
 
 from kvstore.bench.content import Buffers, whole_pages
 from kvstore.bench.engines.base import Op, Work
-from kvstore.bench.engines.flat import FlatFile
+from kvstore.bench.engines.flat import FlatEngine, FlatFile
 from kvstore.bench.engines.threaded import ThreadedEngine
 
 __all__ = ["PreadvEngine"]
 
 
-class PreadvEngine(ThreadedEngine):
+class PreadvEngine(FlatEngine, ThreadedEngine):
     """One path, opened once."""
 
     name = "preadv"
-
-    def __init__(self) -> None:
-        self.file: FlatFile | None = None
 
     def open(self, work: Work) -> None:
         self.work = work
@@ -41,15 +38,9 @@ class PreadvEngine(ThreadedEngine):
             raise RuntimeError(f"{op} of {nbytes} bytes at {offset} moved {moved}")
         return True
 
-    def flush(self) -> None:
-        assert self.file is not None
-        self.file.flush()
-
     def close(self) -> None:
         self.stop_threads()
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        super().close()
 
     def facts(self) -> dict[str, Any]:
         return {"path": f"preadv O_DIRECT, {self.work.iodepth} threads"}

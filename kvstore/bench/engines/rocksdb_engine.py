@@ -18,23 +18,20 @@ from typing import Any
 import numpy as np
 
 from kvstore.bench.content import Buffers
-from kvstore.bench.engines.base import Engine, Op, Work
-from kvstore.bench.engines.folder import Folder
+from kvstore.bench.engines.base import Op, Work, key_of
+from kvstore.bench.engines.folder import Folder, FolderEngine
 
 __all__ = ["RocksDbEngine"]
 
 MIB = 1 << 20
-_WORD_BYTES = 8
 
 
-class RocksDbEngine(Engine):
+class RocksDbEngine(FolderEngine):
     """One database, which all threads share."""
 
     name = "rocksdb"
-    in_folder = True
 
     def __init__(self) -> None:
-        self.folder: Folder | None = None
         self.db: Any = None
 
     def why_not(self) -> str | None:
@@ -44,12 +41,10 @@ class RocksDbEngine(Engine):
 
     def open(self, work: Work) -> None:
         self.work = work
-        self.kept = max(work.size_bytes // work.row_bytes, work.population)
         self.folder = Folder(work)
         self._open_db()
 
     def _open_db(self) -> None:
-        assert self.folder is not None
         rocks = import_module("rocksdict")
         options = rocks.Options(raw_mode=True)
         options.create_if_missing(True)
@@ -62,7 +57,7 @@ class RocksDbEngine(Engine):
         options.set_blob_file_size(256 * MIB)
         options.set_write_buffer_size(min(max(16 * self.work.row_bytes, 64 * MIB), 256 * MIB))
         options.increase_parallelism(2)
-        self.db = rocks.Rdict(str(self.folder.path / "db"), options)
+        self.db = rocks.Rdict(str(self.path / "db"), options)
         writing = rocks.WriteOptions()
         writing.disable_wal = True
         self.db.set_write_options(writing)
@@ -71,7 +66,7 @@ class RocksDbEngine(Engine):
         if op == "put":
             self._put(numbers, buffers)
             return None
-        values = self.db.get([_key(number) for number in numbers])
+        values = self.db.get([key_of(number) for number in numbers])
         for row, (number, value) in enumerate(zip(numbers, values, strict=True)):
             if value is None:
                 continue
@@ -84,9 +79,9 @@ class RocksDbEngine(Engine):
     def _put(self, numbers: Sequence[int], buffers: Buffers) -> None:
         together = import_module("rocksdict").WriteBatch(raw_mode=True)
         for row, number in enumerate(numbers):
-            together.put(_key(number), buffers.view(row, self.work.bytes_of(number)).tobytes())
-            if number >= self.kept:
-                together.delete(_key(number - self.kept))
+            together.put(key_of(number), buffers.view(row, self.work.bytes_of(number)).tobytes())
+            if number >= self.work.kept:
+                together.delete(key_of(number - self.work.kept))
         self.db.write(together)
 
     def flush(self) -> None:
@@ -99,13 +94,7 @@ class RocksDbEngine(Engine):
         if self.db is not None:
             self.db.close()
             self.db = None
-        if self.folder is not None:
-            self.folder.remove()
-            self.folder = None
+        super().close()
 
     def facts(self) -> dict[str, Any]:
         return {"version": f"rocksdict {version('rocksdict')}", "path": "blob files, direct I/O, no log"}
-
-
-def _key(number: int) -> bytes:
-    return number.to_bytes(_WORD_BYTES, "big")
