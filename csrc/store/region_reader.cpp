@@ -126,18 +126,18 @@ void RegionReader::parse_bitmaps(const RegionRequest& request, const uint8_t* co
   const uint64_t copy_bytes = superblock_.geometry.bitmap_bytes();
   for (uint32_t copy = 0; copy < 2; ++copy) {
     const format::ExpectedBlock expected{superblock_.store_uuid, request.region, format::BlockKind::kBitmap, copy};
-    if (request.generation.value == 0) {
-      const auto header = format::read_block_header({copies + copy * copy_bytes, copy_bytes}, expected);
-      if (header.ok() && KVS_RULE(I12_the_bitmap_tells_generations))
-        contents.highest_generation = std::max(contents.highest_generation, header.value().generation);
-      continue;
-    }
-    auto decoded = format::decode_bitmap({copies + copy * copy_bytes, copy_bytes}, expected, request.slot_count);
+    const std::span<const uint8_t> block(copies + copy * copy_bytes, copy_bytes);
+    // Before its bits are looked at: an earlier life may have had more slots than this one, and is not damage.
+    const auto life = format::read_block_header(block, expected);
+    if (life.ok() && KVS_RULE(I12_the_bitmap_tells_generations))
+      contents.highest_generation = std::max(contents.highest_generation, life.value().generation);
+    if (request.generation.value == 0) continue;
+    const bool is_earlier = life.ok() && life.value().generation != request.generation.value;
+    if (is_earlier && KVS_RULE(I2_bitmaps_of_earlier_lives_are_ignored)) continue;
+    auto decoded = format::decode_bitmap(block, expected, request.slot_count);
     contents.copies_damaged += decoded.status().code() == Code::kCorrupt ? 1 : 0;
     if (!decoded.ok()) continue;
     const format::BlockHeader& header = decoded.value().header;
-    contents.highest_generation = std::max(contents.highest_generation, header.generation);
-    if (header.generation != request.generation.value && KVS_RULE(I2_bitmaps_of_earlier_lives_are_ignored)) continue;
     if (header.sequence <= contents.bitmap_sequence && KVS_RULE(I4_the_newer_bitmap_counts)) continue;
     contents.dead = std::move(decoded.value().bitmap);
     contents.bitmap_sequence = header.sequence;

@@ -53,6 +53,24 @@ def flip(path: str, offset: int) -> None:
         file.write(bytes([byte ^ 0x10]))
 
 
+def test_what_an_earlier_life_with_more_blocks_deleted_is_no_damage(check: Check, tmp_path: Path) -> None:
+    path = str(tmp_path / "pool.img")
+    kvstore.format(path, size="64MiB", region_bytes="2MiB")
+    with kvstore.open(path) as pool:
+        space = pool.space(**IDENTITY)
+        for number in range(400):
+            space.put(b"small %d" % number, random_bytes(5000, number))
+        space.delete([b"small %d" % number for number in range(0, 400, 7)])
+        pool.flush()
+        for number in range(60):
+            space.put(b"large %d" % number, random_bytes(1_500_000, number))
+        assert pool.stats()["regions_reclaimed"] > 0
+    status, report = check(path)
+    assert (status, report["metadata_copies_damaged"]) == (0, 0)
+    with kvstore.open(path) as pool:
+        assert pool.stats()["recovery_copies_damaged"] == 0
+
+
 def test_a_good_pool_is_good(check: Check, pool_path: str) -> None:
     fill(pool_path)
     status, report = check(pool_path)
