@@ -105,11 +105,13 @@ class SqliteFile:
         _inherited.update(inode for inode in self._identity[:1] if inode is not None)
 
     def _discard(self) -> None:
-        # Where only what is beside it went, the file goes, too. Within a process SQLite shares what is open of one
-        # inode, so that a connection opened anew would get the lost -shm of the others, and be alone with it.
+        # Where something of it is left, of the file or beside it, the file goes, too, whichever it is. Within a process
+        # SQLite shares what is open of one inode, so that a connection opened anew would get the lost -shm of the
+        # others, and be alone with it; and a file that was put in the place of ours, beside our -shm, makes it
+        # truncate what others have mapped, who die of that.
         if self._identity:
             with self._folder_locked():
-                if self._inode(self.path) == self._identity[0]:
+                if any(own and own == now for own, now in zip(self._identity, self._inodes(), strict=True)):
                     Path(self.path).unlink(missing_ok=True)
         self._identity = []  # if the next one does not open either
         self._connection.close()  # leaves the names alone, since the file has no more its own
@@ -187,7 +189,11 @@ class SqliteFile:
             )
 
     def _is_current(self) -> bool:
-        return self._identity == [self._inode(self.path + end) for end in ("", *_BESIDE)]
+        return self._identity == self._inodes()
+
+    def _inodes(self) -> list[_Inode | None]:
+        """Of what bears the names now."""
+        return [self._inode(self.path + end) for end in ("", *_BESIDE)]
 
     @staticmethod
     def _inode(path: str) -> _Inode | None:
@@ -205,6 +211,10 @@ class SqliteFile:
     def _errors(self) -> Iterator[None]:
         try:
             yield
+        except sqlite3.DatabaseError as error:
+            damaged = any(words in str(error) for words in ("not a database", "malformed"))
+            mend = ": remove it when no opener is left; the state is rebuilt from the devices" if damaged else ""
+            raise EngineError(f"SQLite on {self.path}: {error}{mend}") from error
         except sqlite3.Error as error:
             raise EngineError(f"SQLite on {self.path}: {error}") from error
         except OSError as error:

@@ -243,6 +243,45 @@ for line in sys.stdin:
     assert "after" in keys(SqliteEngine(path)), "the last of them took it along"
 
 
+def test_openers_at_work_survive_a_copy_put_in_the_place_of_the_file(path, engine, python):
+    work = """
+import threading
+def watch():
+    while True:
+        try:
+            seen = engine.watch('', engine.range('').revision)
+            while True:
+                seen.poll(0.01)
+        except Exception:  # it was replaced
+            pass
+threading.Thread(target=watch, daemon=True).start()
+ready()
+for line in sys.stdin:
+    for turn in range(20):
+        try:
+            engine.txn([], [Put(line.strip(), b'x' * 2000)])
+        except Exception:
+            pass
+    print(flush=True)
+os._exit(0)
+"""
+    children = [python(PRELUDE + work, path) for _ in range(3)]
+    for child in children:
+        await_ready(child)
+    for turn in range(30):
+        for child in children:
+            child.stdin.write(f"key-{turn}\n")
+            child.stdin.flush()
+        with contextlib.suppress(FileNotFoundError):  # they have it made anew just now
+            copy = Path(path).read_bytes()
+            Path(path).unlink()
+            Path(path).write_bytes(copy)
+        assert [child.stdout.readline() for child in children] == ["\n"] * 3, f"one died in turn {turn}"
+    assert [finish(child) for child in children] == [(0, "")] * 3
+    put(engine, "after")
+    assert "after" in keys(SqliteEngine(path))
+
+
 def test_a_log_that_a_lost_file_left_is_none_of_the_next_file(path, python):
     child = python(PRELUDE + "engine.txn([], [Put('a', b'')]); ready(); sys.stdin.readline()", path)
     await_ready(child)
@@ -336,7 +375,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_names_the_file():
 
 def test_a_file_that_is_no_database_is_an_error_that_names_it(path):
     Path(path).write_bytes(b"no database at all" * 1000)
-    with pytest.raises(EngineError, match=r"engine\.db: file is not a database"):
+    with pytest.raises(EngineError, match=r"engine\.db: file is not a database: remove it"):
         open_engine(f"sqlite:{path}")
 
 
