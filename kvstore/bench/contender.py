@@ -13,6 +13,7 @@ turn of the next one.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -126,6 +127,11 @@ class Turn:
         with self._lock:
             self.failure = self.failure or error
         self.stopped.set()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it is over by time."""
+        return math.inf if self.seconds is None else self.begun + self.seconds - time.perf_counter()
 
     @property
     def bytes_per_s(self) -> float:
@@ -243,9 +249,9 @@ class Contender:
             ran_s = time.perf_counter() - begun
             self.turns.append({name: now - earlier[name] for name, now in self._sums().items()})
             self.ran_s += self.turns[-1]["seconds"] if self._self_timed else ran_s
-        if self.engine.processes():
-            used = cpu_time(self.engine.processes()) - before
-            self.cpu = self.cpu.plus(used - (cpu_of_thread() - own))
+            if self.engine.processes():
+                used = cpu_time(self.engine.processes()) - before
+                self.cpu = self.cpu.plus(used - (cpu_of_thread() - own))
 
     def _settle(self) -> float:
         """Have all that was put on the device; how long that took."""
@@ -419,7 +425,7 @@ class _Lane:
         if not self.spec.rate:
             return
         self._due += self._last_bytes / self.spec.rate
-        waiting = self._due - time.perf_counter()
+        waiting = min(self._due - time.perf_counter(), self.turn.left_s)
         if waiting > 0:
             self.turn.stopped.wait(waiting)
 

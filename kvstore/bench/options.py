@@ -28,6 +28,7 @@ __all__ = ["ALIASES", "OPTIONS", "JobSpec", "Option", "job_specs", "option_table
 MIB = 1 << 20
 _RW = ("put", "get", "getput", "prefetch", "lookup")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_ZIPF_MAX = 100
 _TRUE, _FALSE = {"1", "true", "yes", ""}, {"0", "false", "no"}
 
 
@@ -127,6 +128,13 @@ def _size(text: str) -> int:
     return parse_size(text)
 
 
+def _size_above_0(text: str) -> int:
+    size = parse_size(text)
+    if size < 1:
+        raise ConfigError("allowed are 1 and more")
+    return size
+
+
 def _block_size(text: str) -> int:
     size = parse_size(text)
     if not 32 <= size < 4 << 30:
@@ -174,9 +182,12 @@ def _distribution(text: str) -> tuple[str, float]:
     kind, _, theta = text.partition(":")
     _one_of("random", "zipf")(kind)
     try:
-        return kind, float(theta) if theta else 1.2
+        exponent = float(theta) if theta else 1.2
     except ValueError:
         raise ConfigError("write random, or zipf:1.2") from None
+    if not 0 <= exponent <= _ZIPF_MAX:  # nan is neither
+        raise ConfigError(f"zipf's theta is {theta}: allowed are 0 to {_ZIPF_MAX}")
+    return kind, exponent
 
 
 def _shape(text: str) -> str:
@@ -210,7 +221,7 @@ OPTIONS: dict[str, Option] = {
         Option("block_tokens", _count(0), "0", "with shape: tokens in a block; 0: as the shape's file says"),
         Option("iodepth", _counts(1, 4096), "1", "blocks of one call, in flight together; of a list one job for each"),
         Option("numjobs", _counts(1, 256), "1", "threads that call at once, all on one store; likewise"),
-        Option("size", _size, "1g", "bytes of different blocks: what is filled, and what gets choose from"),
+        Option("size", _size_above_0, "1g", "bytes of different blocks: what is filled, and what gets choose from"),
         Option("io_size", _size, "0", "bytes to move; 0: size, or with runtime no limit"),
         Option("capacity", _size, "0", "bytes of the file, or of the device that may be used; 0: size and a quarter"),
         Option("runtime", _seconds, "0", "how long to run, as with fio's time_based; 0: until io_size is moved"),

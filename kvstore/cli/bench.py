@@ -14,11 +14,14 @@ the first --name count for all jobs. docs/bench.md has more.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
         return EXIT_OK
     if options.report:
         Path(options.report).mkdir(parents=True, exist_ok=True)  # refused now, and not when all is measured
-    with Live(options.eta) as live:
+    with _terminated_as_interrupted(), Live(options.eta) as live:
         results, interrupted = run_jobs(specs, live)
     made = document(results, f"kvstore {shlex.join(sys.argv[1:])}")
     if options.report:
@@ -119,6 +122,19 @@ def run(options: argparse.Namespace) -> int:
     if any(result.failed or result.tally.wrong_count or result.lost for result in results):
         return EXIT_BAD
     return EXIT_OK if any(result.ok for result in results) else EXIT_REFUSED
+
+
+@contextlib.contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM, of `timeout` or a service manager, leaves no loop device, file or memory behind either."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _write_report(made: dict[str, Any], folder: Path) -> None:

@@ -163,6 +163,12 @@ def test_iodepth_is_the_blocks_of_a_call(tmp_path: Path, memory: MemoryEngine) -
     assert [len(numbers) for _, numbers in memory.asked] == [5, 5, 5, 5, 5, 5, 2]
 
 
+def test_a_rate_too_low_for_a_block_does_not_outlast_the_runtime(tmp_path: Path, memory: MemoryEngine) -> None:
+    begun = time.monotonic()
+    one_job(tmp_path, "--rw=put", "--rate=1", "--runtime=200ms")
+    assert time.monotonic() - begun < 10, "a block would be due in 18 hours"
+
+
 def test_a_rate_is_kept_and_its_waits_count(tmp_path: Path, memory: MemoryEngine) -> None:
     job = one_job(tmp_path, "--rw=put", "--rate=20m")
     assert job["write"]["bw_bytes"] <= 21 << 20
@@ -531,6 +537,30 @@ def test_what_was_not_measured_when_it_was_interrupted_says_so(tmp_path: Path, m
     monkeypatch.setattr("kvstore.bench.contender.make_engine", engines_by_name.__getitem__)
     jobs = bench(tmp_path, "--rw=get", "--engine=kvstore,preadv", status=130)["jobs"]
     assert [job["kvbench"]["failed"] for job in jobs] == ["interrupted before anything was measured"] * 2
+
+
+class Terminated(MemoryEngine):
+    """Asked to end, as by a service manager, at the eighth put; works hard until then."""
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        until = time.thread_time() + 0.005
+        while time.thread_time() < until:
+            pass
+        if len(asked(self, "put")) == 8:
+            signal.raise_signal(signal.SIGTERM)
+        return super().batch(op, numbers, buffers)
+
+
+def test_sigterm_ends_as_an_interrupt_does_and_its_cpu_time_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(Terminated(), monkeypatch)
+    before = signal.getsignal(signal.SIGTERM)
+    job = one_job(tmp_path, "--rw=put", "--runtime=60", status=130)
+    assert job["write"]["total_ios"] >= 8
+    assert job["kvbench"]["cpu_s"] >= 8 * 0.004
+    assert list(tmp_path.glob("*.img")) == []
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.usefixtures("interruptible")
