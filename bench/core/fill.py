@@ -30,13 +30,14 @@ def main(argv: list[str]) -> int:
             arena = memoryview(pool.alloc(arguments.depth * block_bytes)).cast("B")
             views = [arena[i * block_bytes : (i + 1) * block_bytes] for i in range(arguments.depth)]
             batches = 3 * parse_size(arguments.size) // (arguments.depth * block_bytes)
-            begun, failed = time.perf_counter(), 0
+            begun, failed, stored = time.perf_counter(), 0, 0
             for batch in range(batches):
                 keys = [b"%d.%d" % (batch, i) for i in range(arguments.depth)]
-                failed += sum(not result for result in space.put_many(keys, views).wait())
+                done = sum(bool(result) for result in space.put_many(keys, views).wait())
+                failed, stored = failed + len(keys) - done, stored + done
                 if (batch + 1) % max(batches // 10, 1) == 0:
                     seconds, begun = time.perf_counter() - begun, time.perf_counter()
-                    moved = max(batches // 10, 1) * arguments.depth * block_bytes / 1e9
+                    moved, stored = stored * block_bytes / 1e9, 0
                     stats = pool.stats()
                     print(
                         f"{batch + 1:6} batches  {moved / seconds:5.2f} GB/s  {stats['blocks']:.0f} blocks  "

@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import mmap
 import os
 import statistics
 import time
 from pathlib import Path
 
-import numpy as np
-
 import kvstore
+from kvstore.bench.content import Buffers, Content
 from kvstore.bench.machine import machine
 from kvstore.bench.places import loop_on_memory
 
@@ -25,18 +23,23 @@ ARENA_BYTES = 512 * MIB
 MOVED_BYTES = 1024 * MIB
 
 
-def gb_per_s(device: str, window: int | None, keys: list[bytes], buffers: list[np.ndarray]) -> float:
-    """One repetition: the same batch again and again, for about a gigabyte."""
-    batch_bytes = sum(buffer.nbytes for buffer in buffers)
-    repetitions = max(2, MOVED_BYTES // batch_bytes)
+def gb_per_s(device: str, window: int | None, keys: list[bytes], buffers: Buffers, content: Content) -> float:
+    """One repetition: the same batch again and again, for about a gigabyte. Every block is looked at, untimed."""
+    size = buffers.rows.shape[1]
+    views, sizes = buffers.views(size), [size] * len(keys)
+    seconds = 0.0
+    repetitions = max(2, MOVED_BYTES // (size * len(keys)))
     with kvstore.open(device, window_bytes=window) as pool:
         space = pool.space(engine="bench")
-        space.get_many(keys, buffers).wait()
-        start = time.perf_counter()
+        space.get_many(keys, views).wait()
         for _ in range(repetitions):
-            if not all(space.get_many(keys, buffers).wait()):
-                raise RuntimeError("a block that was put is missing")
-        return repetitions * batch_bytes / 1e9 / (time.perf_counter() - start)
+            content.spoil(buffers, len(keys))
+            begun = time.perf_counter()
+            hits = all(space.get_many(keys, views).wait())
+            seconds += time.perf_counter() - begun
+            if not hits or any(content.check(buffers, range(len(keys)), sizes, "stamp")):
+                raise RuntimeError("a block that was put is missing, or wrong")
+    return repetitions * size * len(keys) / 1e9 / seconds
 
 
 def main(argv: list[str]) -> int:
@@ -50,16 +53,16 @@ def main(argv: list[str]) -> int:
         for size in SIZES:
             kvstore.format(device, block_bytes=size, min_block_bytes=min(size, MIB // 4), force=True)
             count = max(2, min(16, ARENA_BYTES // size))
-            arena = np.frombuffer(mmap.mmap(-1, count * size), np.uint8)
-            arena[:] = 1
-            buffers = [arena[i * size : (i + 1) * size] for i in range(count)]
+            content, buffers = Content(size, seed=1), Buffers(count, size)
+            content.fill(buffers)
+            content.stamp(buffers, range(count))
             keys = [os.urandom(32) for _ in range(count)]
             with kvstore.open(device) as pool:
-                pool.space(engine="bench").put_many(keys, buffers).wait()
+                pool.space(engine="bench").put_many(keys, buffers.views(size)).wait()
             runs: dict[int | None, list[float]] = {window: [] for window in WINDOWS}
             for _ in range(arguments.repetitions):
                 for window in WINDOWS:
-                    runs[window].append(gb_per_s(device, window, keys, buffers))
+                    runs[window].append(gb_per_s(device, window, keys, buffers, content))
             medians = {window: statistics.median(values) for window, values in runs.items()}
             ratio = medians[None] / max(medians.values())
             print(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import secrets
 import statistics
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from kvstore.bench.machine import machine
 from kvstore.bench.places import file_on_disk, loop_on_memory
 
 ROOT = Path(__file__).resolve().parents[2]
-MIB = 1 << 20
+VERIFIED_BLOCKS = 128  # by each opener, of all openers' blocks
 
 
 class Child:
@@ -43,11 +44,13 @@ class Child:
         )
 
     def tell(self, *command: Any) -> None:
+        """Have it do something; :meth:`answer` waits for it."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
 
     def answer(self) -> Any:
+        """Of the oldest command that was not answered yet. RuntimeError: it ended instead."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -55,6 +58,7 @@ class Child:
         return json.loads(line)
 
     def end(self) -> None:
+        """Have it close its pool, and wait for its end."""
         self.tell("close")
         self.answer()
         assert self._process.stdin is not None
@@ -62,6 +66,7 @@ class Child:
         self._process.wait()
 
     def kill(self) -> None:
+        """End it at once."""
         self._process.kill()
         self._process.wait()
 
@@ -79,6 +84,7 @@ def openers(path: str, mode: str, count: int, arguments: argparse.Namespace) -> 
     made = kvstore.format(path, block_bytes=arguments.block, region_bytes=arguments.region, force=True)
     engine = f"sqlite:{arguments.state}/{made[0]['pool_uuid']}.sqlite" if mode == "shared" else None
     options = {"path": path, "mode": mode, "engine": engine, "block_bytes": arguments.block, "depth": arguments.depth}
+    options["nonce"] = secrets.randbits(64)
     children = [Child(name=f"opener{i}", **options) for i in range(count)]
     try:
         for child in children:
@@ -127,6 +133,10 @@ def throughput(path: str, mode: str, count: int, arguments: argparse.Namespace) 
         for _ in range(arguments.repetitions):
             last = arguments.repetitions - 1  # the blocks put last are there
             runs["get"].append(together(all_do(children, "get", names, last, blocks, blocks)))
+        for wrong in all_do(children, "wrong", names, arguments.repetitions - 1, blocks, VERIFIED_BLOCKS):
+            if wrong:
+                raise RuntimeError(f"{mode} x{count}: {len(wrong)} blocks are wrong, the first: {wrong[0]}")
+        row["verified"] = count * VERIFIED_BLOCKS
         stats = all_do(children, "stats")
         row["peer_reads"] = sum(one.get("peer_reads", 0) for one in stats)
         row["checksum_misses"] = sum(one["checksum_misses"] for one in stats)

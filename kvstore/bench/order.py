@@ -7,7 +7,7 @@ first has all its blocks when a sixteenth is read; served all at once, all have 
 
     in order        this store, a job for each request: it serves jobs in order of arrival
     fair sharing    this store, a job for each block, the first of every request, then the second …: all progress alike
-    16 threads      a competitor, one call of its batch API by a thread for each request
+    16 threads      a rival, one call of its batch API by a thread for each request
 
 They take turns, so that a slow minute falls on all. What every request brought is verified, outside of the time. The
 mean completion of fair sharing is what others are divided by; an ideal device would give (n + 1) / 2n, .53 of 16.
@@ -28,13 +28,16 @@ from kvstore.bench.content import Buffers, Content, whole_pages
 from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Engine, SelfTimedEngine, Work
 from kvstore.bench.engines.kvstore_engine import KvStoreEngine
+from kvstore.bench.machine import device_facts
 from kvstore.bench.places import place_in_memory, refuse_data, remove
 from kvstore.errors import ConfigError
 
-__all__ = ["GOAL", "OrderSpec", "Served", "measure_order"]
+__all__ = ["GOAL", "MARGIN", "OrderSpec", "Served", "measure_order"]
 
 #: Of fair sharing's mean completion: what serving in order has to reach.
 GOAL = 0.60
+#: By which the two ways of this store may differ in how long all requests take together.
+MARGIN = 0.03
 
 MIB = 1 << 20
 OURS = "kvstore"
@@ -46,11 +49,11 @@ class OrderSpec:
     """What is asked of everybody."""
 
     filename: str
-    engines: tuple[str, ...] = ()  # competitors
+    engines: tuple[str, ...] = ()  # rivals
     requests: int = 16
     blocks: int = 32  # of a request
     block_bytes: int = MIB
-    repetitions: int = 3
+    repetitions: int = 5
     seed: int = 1
     overwrite: bool = False
 
@@ -84,8 +87,15 @@ class Served:
     wrong: list[str] = field(default_factory=list)
     verified: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
-    why_not: str = ""
+    devices: list[dict[str, Any]] = field(default_factory=list)
+    why_not: str = ""  # why it cannot run here
+    failed: str = ""  # what went wrong while it ran; what it had brought until then counts for nothing
     fair_mean_s: float = 0.0  # fair sharing's mean_s in the turns beside it
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether there are figures."""
+        return not self.why_not and not self.failed
 
     @property
     def mean_s(self) -> float:
@@ -125,6 +135,7 @@ class _Requests:
             for request in range(spec.requests):
                 self._fill(request)
             engine.flush()
+            self.devices = [device_facts(path)]
         except BaseException:
             self.close()
             raise
@@ -169,8 +180,8 @@ def _in_order(requests: _Requests) -> list[float]:
     views = [buffers.views(requests.spec.block_bytes) for buffers in requests.buffers]
     begun, submitted = time.perf_counter(), []
     for request, wanted in enumerate(keys):
-        job = space.get_many(wanted, views[request])
-        submitted.append((time.perf_counter() - begun, job))
+        at = time.perf_counter() - begun  # of the call: elapsed_s counts from then
+        submitted.append((at, space.get_many(wanted, views[request])))
     for _, job in submitted:
         _all_hits(job)
     return [at + job.elapsed_s for at, job in submitted]
@@ -185,8 +196,8 @@ def _fair_sharing(requests: _Requests) -> list[float]:
     submitted = []
     for place in range(spec.blocks):
         for request in range(spec.requests):
-            job = space.get_many([keys[request][place]], [views[request][place]])
-            submitted.append((request, time.perf_counter() - begun, job))
+            at = time.perf_counter() - begun
+            submitted.append((request, at, space.get_many([keys[request][place]], [views[request][place]])))
     complete = [0.0] * spec.requests
     for request, at, job in submitted:
         _all_hits(job)
@@ -206,8 +217,8 @@ def _by_threads(requests: _Requests) -> list[float]:
     together = threading.Barrier(requests.spec.requests, begin)
 
     def ask(request: int) -> None:
-        together.wait()
         try:
+            together.wait()
             hits = requests.engine.batch("get", requests.numbers(request), requests.buffers[request])
             complete[request] = time.perf_counter() - begun[0]
             if hits is not None and not all(hits):
@@ -216,12 +227,18 @@ def _by_threads(requests: _Requests) -> list[float]:
             failures.append(error)
 
     threads = [threading.Thread(target=ask, args=(request,)) for request in range(requests.spec.requests)]
-    for thread in threads:
-        thread.start()
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError:  # no thread more: those that wait for it would for ever
+        together.abort()
+        raise
     for thread in threads:
         thread.join()
-    if failures:
-        raise failures[0]
+    for failure in failures:
+        if isinstance(failure, Exception):
+            raise failure
+        raise RuntimeError(f"{type(failure).__name__}: {failure}") from failure  # a library's panic
     return complete
 
 
@@ -238,7 +255,7 @@ def _all_hits(job: Any) -> None:
 
 
 def measure_order(spec: OrderSpec) -> list[Served]:
-    """In order and fair sharing first, then every competitor.
+    """In order and fair sharing first, then every rival.
 
     Raises
     ------
@@ -258,14 +275,15 @@ def measure_order(spec: OrderSpec) -> list[Served]:
     with _filled(make_engine(OURS), spec, paths[OURS]) as store:
         pair: list[_Way] = [(store, ours, _in_order), (store, fair, _fair_sharing)]
         _take_turns(spec, pair)
+        ours.devices = fair.devices = store.devices
         ours.facts = fair.facts = {"path": store.engine.facts()["path"]}
         for name, engine in made.items():
-            results.append(_competitor(spec, engine, paths[name], pair))
+            results.append(_rival(spec, engine, paths[name], pair))
     ours.fair_mean_s = fair.fair_mean_s = fair.mean_s
     return results
 
 
-def _competitor(spec: OrderSpec, engine: Engine, path: str, pair: Sequence[_Way]) -> Served:
+def _rival(spec: OrderSpec, engine: Engine, path: str, pair: Sequence[_Way]) -> Served:
     """Beside further repetitions of ours, so that it is compared with what the machine did in its minute."""
     served = Served(engine.name, f"{spec.requests} threads", why_not=engine.why_not() or "")
     fair = pair[1][1]
@@ -275,10 +293,10 @@ def _competitor(spec: OrderSpec, engine: Engine, path: str, pair: Sequence[_Way]
     try:
         with _filled(engine, spec, path) as requests:
             _take_turns(spec, [*pair, (requests, served, _by_threads)])
-            served.facts = engine.facts()
+            served.facts, served.devices = engine.facts(), requests.devices
         served.fair_mean_s = _mean_s(fair.completions_s[before:])
     except Exception as error:  # noqa: BLE001 - whatever its libraries raise; the others go on
-        served.why_not = f"{type(error).__name__}: {error}"
+        served.failed = f"{type(error).__name__}: {error}"
         served.completions_s.clear()
     return served
 

@@ -96,7 +96,7 @@ class _Confused(MemoryEngine):
         return super().batch(op, [number ^ 1 for number in numbers] if op == "get" else numbers, buffers)
 
 
-def test_what_a_competitor_brings_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_rival_brings_is_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _with(_Confused(), monkeypatch)
     output = tmp_path / "result.json"
     arguments = ["--requests=3", "--blocks=4", "--bs=64k", "--repetitions=1", f"--output={output}", "--engine=preadv"]
@@ -116,16 +116,17 @@ class _Broken(MemoryEngine):
         return super().batch(op, numbers, buffers)
 
 
-def test_a_competitor_that_fails_says_so_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rival_that_fails_says_so_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _with(_Broken(), monkeypatch)
     results = measure_order(_small(tmp_path, engines=("preadv", "file-per-key"), block_bytes=65536))
     assert [one.engine for one in results] == ["kvstore", "kvstore", "preadv", "file-per-key"]
-    assert results[2].why_not == "RuntimeError: no more"
+    assert results[2].failed == "RuntimeError: no more"
+    assert not results[2].is_measured
     assert results[3].verified == 48
     assert results[3].ratio == pytest.approx(results[3].mean_s / results[3].fair_mean_s)
 
 
-def test_every_competitor_is_compared_with_the_turns_beside_it(tmp_path: Path) -> None:
+def test_every_rival_is_compared_with_the_turns_beside_it(tmp_path: Path) -> None:
     ours, fair, other = measure_order(_small(tmp_path, engines=("preadv",), block_bytes=65536, repetitions=2))
     assert [len(one.completions_s) for one in (ours, fair, other)] == [4, 4, 2]
     assert other.fair_mean_s == statistics.median(statistics.mean(once) for once in fair.completions_s[2:])

@@ -88,7 +88,7 @@ def key_of(number: int) -> bytes:
 
 
 class Engine(ABC):
-    """One competitor. Made without arguments and without touching anything.
+    """One rival. Made without arguments and without touching anything.
 
     ``batch`` is called by ``numjobs`` threads at once, each with buffers of its own; all else by one thread. Whatever
     goes wrong is an exception with a message for people; a batch that moved only a part is one too, unless those blocks

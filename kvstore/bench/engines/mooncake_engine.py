@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Engine, Op, Work
 from kvstore.bench.engines.folder import Folder
+from kvstore.bench.engines.processes import end
 from kvstore.sizes import parse_size
 
 __all__ = ["MooncakeEngine"]
@@ -124,8 +125,7 @@ class MooncakeEngine(Engine):
             self.client = None
             gc.collect()
         if self.master is not None:
-            self.master.terminate()
-            self.master.wait()
+            end(self.master)
             self.master = None
 
     def _register(self, buffers: Buffers) -> None:

@@ -9,6 +9,7 @@ an agent has one queue under one lock. Waiting is polling, as NIXL's callers do 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
@@ -18,6 +19,7 @@ from typing import Any, ClassVar
 from kvstore.bench.content import Buffers, whole_pages
 from kvstore.bench.engines.base import Engine, Op, Work
 from kvstore.bench.engines.flat import FlatFile
+from kvstore.bench.engines.processes import PATIENCE_S
 
 __all__ = ["NixlPosixEngine"]
 
@@ -86,8 +88,10 @@ class NixlPosixEngine(Engine):
             "READ" if op == "get" else "WRITE", memory, places, buffers.name, backends=[_PLUGIN]
         )
         try:
-            state = agent.transfer(transfer)
+            state, give_up = agent.transfer(transfer), time.monotonic() + PATIENCE_S
             while state not in ("DONE", "ERR"):
+                if time.monotonic() > give_up:
+                    raise RuntimeError(f"{op} of {len(numbers)} blocks is still {state} after {PATIENCE_S:.0f} s")
                 state = agent.check_xfer_state(transfer)
         finally:
             agent.release_xfer_handle(transfer)
