@@ -101,7 +101,9 @@ def ttft_figures(trace: Trace, result: Result, block_bytes: int, serving: Servin
 
 
 def _peak(trace: Trace, blocks: list[int]) -> float:
-    """Blocks a second in the busiest window."""
+    """Blocks a second in the busiest window, or in the whole of a shorter trace."""
+    if 0 < trace.seconds < _PEAK_WINDOW_S:
+        return sum(blocks) / trace.seconds
     windows: defaultdict[int, int] = defaultdict(int)
     first_s = trace.requests[0].time_s
     for request, count in zip(trace.requests, blocks, strict=True):

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -20,7 +21,7 @@ pytest.importorskip("matplotlib", reason="matplotlib is missing: pip install 'nv
 from kvstore.bench.report import write_report
 from kvstore.bench.report.charts import WIDTH_PX, styles_of
 from kvstore.bench.report.tables import markdown_tables
-from kvstore.bench.report.text import latency_text, lost_rows, size_text, verdicts
+from kvstore.bench.report.text import block_text, latency_text, lost_rows, size_text, verdicts
 from kvstore.bench.results import load_results
 from kvstore.bench.rows import Results
 from kvstore.cli import main
@@ -171,6 +172,12 @@ def test_results_of_two_machines_get_a_place_of_their_own(tmp_path: Path) -> Non
 def test_units_are_those_people_read() -> None:
     assert [latency_text(us) for us in (0.5, 85.3, 12_345, 2_500_000)] == ["0.5 µs", "85.3 µs", "12.3 ms", "2.5 s"]
     assert [size_text(size) for size in (100, 65536, 3 * MIB // 2, 1 << 30)] == ["100 B", "64 KiB", "1.5 MiB", "1 GiB"]
+
+
+def test_blocks_of_several_sizes_are_told_by_the_largest_as_that(tmp_path: Path) -> None:
+    (row,) = results_of(tmp_path, made.job("kvstore", "get", MIB, 16, 1)).rows
+    assert block_text(row.cell) == "1 MiB"
+    assert block_text(dataclasses.replace(row.cell, variant="bssplit=64k/50:1m/50")) == "up to 1 MiB"
 
 
 def test_the_command_writes_the_folder_and_says_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

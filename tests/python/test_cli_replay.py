@@ -59,6 +59,15 @@ def test_bytes_follow_from_blocks_and_time(trace: str, capsys: pytest.CaptureFix
     assert 0 < report["ttft_saved_s"] < report["ttft_computed_s"]
 
 
+def test_the_busiest_window_of_a_short_trace_is_the_whole_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = '{"timestamp": %d, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]}\n'
+    (tmp_path / "short.jsonl").write_text(request % 0 + request % 5000)
+    report = replayed(capsys, str(tmp_path / "short.jsonl"), "--block-bytes", "1MiB", "--capacity", "100%")
+    assert report["read_gb_per_s_peak"] == pytest.approx(report["read_gb_per_s"]) == 2 * BLOCK_BYTES / 5 / 1e9
+
+
 def test_a_load_slower_than_computing_saves_nothing(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     slow = replayed(capsys, trace, *TTFT, "--read-bytes-per-s", "1")
     fast = replayed(capsys, trace, *TTFT, "--read-bytes-per-s", "1e15")

@@ -124,7 +124,7 @@ class Engine(ABC):
             a get the same one may come twice, and goes to both rows.
         buffers : the calling thread's own. The engine may read (put) or write (get) its rows until this returns or
             raises, and never after: what an exception leaves in flight is waited for first. After an exception, and of
-            a miss, the contents of a get's rows are undefined.
+            a miss, what a get left in its rows is undefined.
 
         Returns
         -------

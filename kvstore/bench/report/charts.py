@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
-from kvstore.bench.report.text import latency_text, machine_line, size_text
+from kvstore.bench.report.text import block_text, latency_text, machine_line, size_text
 from kvstore.bench.rows import BASELINE, OURS, Results, Row, percentile
 
 __all__ = ["WIDTH_PX", "Picture", "Style", "draw_all", "styles_of"]
@@ -331,7 +331,8 @@ def _by_size(rows: Sequence[Row]) -> list[tuple[str, list[tuple[str, list[Row]]]
     found = []
     for depth, panel in _by_depth(rows):
         sizes = dict.fromkeys(row.cell.block_bytes for row in panel)
-        found.append((depth, [(size_text(size), [r for r in panel if r.cell.block_bytes == size]) for size in sizes]))
+        panels = [[row for row in panel if row.cell.block_bytes == size] for size in sizes]
+        found.append((depth, [(block_text(rows[0].cell), rows) for rows in panels]))
     return found
 
 

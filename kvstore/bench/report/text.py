@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from kvstore.bench.machine import UNKNOWN
-from kvstore.bench.rows import BASELINE, Results, Row, Setup
+from kvstore.bench.rows import BASELINE, Cell, Results, Row, Setup
 from kvstore.bench.setups import lowest
 
 __all__ = [
@@ -28,6 +28,11 @@ def size_text(size_bytes: int) -> str:
         if size_bytes >= scale:
             return f"{size_bytes / scale:.4g} {unit}"
     return f"{size_bytes} B"
+
+
+def block_text(cell: Cell) -> str:
+    """The size of a cell's blocks; of several in one job the largest, and that it is that."""
+    return ("up to " if "bssplit=" in cell.variant else "") + size_text(cell.block_bytes)
 
 
 def latency_text(us: float) -> str:
@@ -145,7 +150,7 @@ COLUMNS = (
 def cells(results: Results, row: Row) -> list[str]:
     """A row of the table but for its last cell, which is what :func:`verdicts` says."""
     cell = row.cell
-    where = [size_text(cell.block_bytes), str(cell.iodepth), str(cell.numjobs), row.engine]
+    where = [block_text(cell), str(cell.iodepth), str(cell.numjobs), row.engine]
     if row.failure:
         return where
     where.append("" if cell.place == row.on else row.on)
@@ -194,6 +199,6 @@ def lost_rows(results: Results) -> list[tuple[Row, Verdict]]:
 def row_name(row: Row) -> str:
     """Where in the table it is."""
     cell = row.cell
-    told = [cell.rw, cell.variant, size_text(cell.block_bytes), f"{cell.iodepth} in flight"]
+    told = [cell.rw, cell.variant, block_text(cell), f"{cell.iodepth} in flight"]
     told += [f"{cell.numjobs} threads"] if cell.numjobs > 1 else []
     return ", ".join(part for part in told if part) + f": {row.engine}"
