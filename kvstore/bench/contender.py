@@ -206,9 +206,9 @@ class Contender:
         begun = time.perf_counter()
         if isinstance(self.engine, SelfTimedEngine):
             self.engine.lay_out()
-            return
-        yield from self._run(Turn(None, missing), [Tally() for _ in self.tallies], "put")
-        self.engine.flush()
+        else:
+            yield from self._run(Turn(None, missing), [Tally() for _ in self.tallies], "put")
+            self.engine.flush()
         self.fill_s = time.perf_counter() - begun
 
     def ramp(self) -> Iterator[Turn]:
@@ -245,7 +245,7 @@ class Contender:
             yield from self._run(Turn(seconds, blocks, self.clock), self.tallies)
             self.clock.advance(self._settle())
         finally:
-            # A program lays out its files in its turn, which is no part of how long it ran.
+            # That a program has to start is no part of how long it ran.
             ran_s = time.perf_counter() - begun
             self.turns.append({name: now - earlier[name] for name, now in self._sums().items()})
             self.ran_s += self.turns[-1]["seconds"] if self._self_timed else ran_s

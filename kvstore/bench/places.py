@@ -29,6 +29,7 @@ __all__ = [
     "place_in_memory",
     "refuse_data",
     "remove",
+    "sync",
     "usable_bytes",
     "write_zeros",
 ]
@@ -120,6 +121,15 @@ def run(*command: str) -> str:
         raise ConfigError(
             f"{' '.join(command)}: {error.stderr.strip() or f'exit status {error.returncode}'}"
         ) from error
+
+
+def sync(path: Path | str) -> None:
+    """Wait until the device has what was written to it, by whomever. OSError: it has not."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
 
 
 def refuse_data(path: Path | str) -> None:

@@ -30,7 +30,7 @@ from kvstore.bench.content import whole_pages
 from kvstore.bench.cpu import CpuTime, cpu_of_children
 from kvstore.bench.engines.base import Measured, Op, SelfTimedEngine, Work
 from kvstore.bench.engines.processes import PATIENCE_S, outcome
-from kvstore.bench.places import usable_bytes
+from kvstore.bench.places import sync, usable_bytes
 
 __all__ = ["FioEngine"]
 
@@ -78,11 +78,7 @@ class FioEngine(SelfTimedEngine):
         self.laid_out = True
 
     def flush(self) -> None:
-        fd = os.open(self.work.paths[0], os.O_RDWR)
-        try:
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
+        sync(self.work.paths[0])
 
     def _headers(self) -> list[str]:
         check = _VERIFY.get(self.work.verify)

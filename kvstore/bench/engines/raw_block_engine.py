@@ -10,7 +10,6 @@ payload has no checksum.
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from typing import Any, ClassVar
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Engine, Op, Work
 from kvstore.bench.engines.lmcache_rows import RowObject, quiet_lmcache, why_no_lmcache
-from kvstore.bench.places import grow, usable_bytes
+from kvstore.bench.places import grow, sync, usable_bytes
 
 __all__ = ["RawBlockPosix", "RawBlockUring"]
 
@@ -106,11 +105,7 @@ class RawBlockPosix(Engine):
 
     def flush(self) -> None:
         """Its core syncs with its checkpoint only, which is off."""
-        fd = os.open(self.work.paths[0], os.O_RDONLY)
-        try:
-            os.fdatasync(fd)
-        finally:
-            os.close(fd)
+        sync(self.work.paths[0])
 
     def close(self) -> None:
         if self.core is not None:
