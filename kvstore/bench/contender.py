@@ -370,18 +370,19 @@ class _Lane:
         self._engine_cpu = CpuTime(0.0, 0.0)
 
     def run(self, op: Op | None) -> None:
-        """Batch after batch until the turn is over."""
-        if self.spec.rate:  # all time counts, or more than the rate would be reported
+        """Batch after batch until the turn is over. The rate is for what is measured, not for filling (``op``)."""
+        rate = 0 if op else self.spec.rate
+        if rate:  # all time counts, or more than the rate would be reported
             self.clock.enter(time.perf_counter())
         begun, self._due = cpu_of_thread(), time.perf_counter()
         try:
             while count := self.turn.take(self.spec.iodepth):
                 self._batch(op or self._next_op(), count)
-                self._keep_to_rate()
+                self._keep_to(rate)
         finally:
             overhead = cpu_of_thread() - begun - self._engine_cpu
             self.tally.overhead_cpu = self.tally.overhead_cpu.plus(overhead)
-            if self.spec.rate:
+            if rate:
                 self.clock.leave(time.perf_counter())
 
     def _next_op(self) -> Op:
@@ -420,11 +421,11 @@ class _Lane:
         self.tally.read.misses += hits.count(False)
         return hits
 
-    def _keep_to_rate(self) -> None:
-        """Wait until the next batch is due."""
-        if not self.spec.rate:
+    def _keep_to(self, rate: int) -> None:
+        """Wait until the next batch is due; 0: it is."""
+        if not rate:
             return
-        self._due += self._last_bytes / self.spec.rate
+        self._due += self._last_bytes / rate
         waiting = min(self._due - time.perf_counter(), self.turn.left_s)
         if waiting > 0:
             self.turn.stopped.wait(waiting)

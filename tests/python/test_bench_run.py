@@ -163,9 +163,10 @@ def test_iodepth_is_the_blocks_of_a_call(tmp_path: Path, memory: MemoryEngine) -
     assert [len(numbers) for _, numbers in memory.asked] == [5, 5, 5, 5, 5, 5, 2]
 
 
-def test_a_rate_too_low_for_a_block_does_not_outlast_the_runtime(tmp_path: Path, memory: MemoryEngine) -> None:
+@pytest.mark.parametrize("rw", ["put", "get", "getput"])
+def test_a_rate_too_low_for_a_block_does_not_outlast_the_runtime(tmp_path: Path, memory: MemoryEngine, rw: str) -> None:
     begun = time.monotonic()
-    one_job(tmp_path, "--rw=put", "--rate=1", "--runtime=200ms")
+    one_job(tmp_path, f"--rw={rw}", "--rate=1", "--runtime=200ms")
     assert time.monotonic() - begun < 10, "a block would be due in 18 hours"
 
 
