@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which drives may be exported: blank ones, and those of a kvstore pool. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import kvstore
+from kvstore import _core
+from kvstore.errors import BusyError, ConfigError, ForeignDataError, KvStoreError
+from kvstore.nvmf.spec import Namespace
+
+__all__ = ["check_drive"]
+
+
+def check_drive(namespace: Namespace, forced: Collection[str]) -> None:
+    """Refuse a drive that is somebody's.
+
+    Parameters
+    ----------
+    forced : devices, as the file names them, whose content may be exposed to hosts, and overwritten by them.
+
+    Raises
+    ------
+    ConfigError : there is no such drive.
+    BusyError : it is mounted or held; no force helps.
+    ForeignDataError : it holds data, and is not forced.
+    """
+    path = namespace.device
+    if not Path(path).exists():
+        raise ConfigError(f"{path} is not there: see ls -l /dev/disk/by-id, and name the drive in the file")
+    try:
+        found = kvstore.plan_format(path, force=True)[0]["found"]
+    except BusyError as error:
+        raise BusyError(f"{path} is in use on the target: {error}") from error
+    if not found or path in forced or _is_pool(path):
+        return
+    raise ForeignDataError(f"{path} holds {found}: hosts would overwrite it. If that may go: --force {path}")
+
+
+def _is_pool(path: str) -> bool:
+    try:
+        _core.read_superblock(path)
+    except KvStoreError:
+        return False
+    return True

@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""DH-HMAC-CHAP keys, one to a file that nobody but its owner can read, as `nvme gen-dhchap-key` prints them.
+
+``DHHC-1:HH:BASE64:``, where HH names the hash (00 none, 01 to 03 SHA-256 to -512) and the base64 ends with the key's
+CRC-32 (NVMe base specification 2.0, 8.13.5.8).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import stat
+from pathlib import Path
+
+from kvstore.errors import ConfigError
+
+__all__ = ["read_key"]
+
+_KEY = re.compile(r"DHHC-1:0[0-3]:([A-Za-z0-9+/=]+):")
+_KEY_BYTES = (32, 48, 64)
+_CRC_BYTES = 4
+
+
+def read_key(path: str) -> str:
+    """The key in a file.
+
+    Raises
+    ------
+    ConfigError : it cannot be read, others can read it, or it is no key. The message does not tell the key.
+    """
+    try:
+        text, mode = Path(path).read_text().strip(), Path(path).stat().st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the key in {path} cannot be read: {error}") from error
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path} can be read by others: chmod 600 {path}, and make a new key if they may have")
+    match = _KEY.fullmatch(text)
+    try:
+        raw = base64.b64decode(match[1], validate=True) if match else b""
+    except binascii.Error:
+        raw = b""
+    key, crc = raw[:-_CRC_BYTES], raw[-_CRC_BYTES:]
+    if len(key) not in _KEY_BYTES or binascii.crc32(key).to_bytes(_CRC_BYTES, "little") != crc:
+        raise ConfigError(f"{path} holds no key: make one with nvme gen-dhchap-key > {path}")
+    return text

@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Step: one operation on a tree, with what undoes it. ``apply`` does all of them, or none.
+
+Guarantees: after a step that failed everything before it is undone, in reverse, and the tree is as it was; where that
+fails, too, the error says what is left. No key is ever part of a text.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kvstore.errors import KvStoreError
+from kvstore.nvmf.tree import Tree
+
+__all__ = ["Step", "StepFailed", "apply"]
+
+Action = Literal["mkdir", "rmdir", "write", "link", "unlink"]
+
+
+class StepFailed(KvStoreError):
+    """A step could not be done; says which, why, and whether all is as before."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation.
+
+    ``value`` is what is written, or where a link leads. ``undo`` are the operations that take it back, in their order.
+    """
+
+    action: Action
+    path: str
+    value: str = ""
+    undo: tuple[Step, ...] = ()
+    is_secret: bool = False
+
+    def do(self, tree: Tree) -> None:
+        """OSError: the kernel refuses it."""
+        if self.action == "write":
+            tree.write(self.path, self.value)
+        elif self.action == "link":
+            tree.link(self.path, self.value)
+        else:
+            {"mkdir": tree.mkdir, "rmdir": tree.rmdir, "unlink": tree.unlink}[self.action](self.path)
+
+    def command(self, root: Path) -> str:
+        """As a shell's, to read or to do by hand."""
+        path = shlex.quote(str(root / self.path))
+        if self.action == "write":
+            return f"printf %s {'KEY' if self.is_secret else shlex.quote(self.value)} > {path}"
+        if self.action == "link":
+            return f"ln -s {shlex.quote(str(root / self.value))} {path}"
+        return f"{'rm' if self.action == 'unlink' else self.action} {path}"
+
+
+def apply(steps: Sequence[Step], tree: Tree, root: Path, mend: Callable[[Step, OSError], str]) -> None:
+    """Do all steps.
+
+    Parameters
+    ----------
+    root : of the tree, for texts.
+    mend : what to say of a step that the kernel refused.
+
+    Raises
+    ------
+    StepFailed : see above.
+    """
+    done: list[Step] = []
+    for step in steps:
+        try:
+            step.do(tree)
+        except OSError as error:
+            left = _undo(done, tree, root)
+            told = f"{step.command(root)}: {error.strerror or error}. {mend(step, error)}"
+            if left:
+                raise StepFailed(f"{told} Not undone, do it by hand: {'; '.join(left)}") from error
+            raise StepFailed(f"{told} All is as it was before.") from error
+        done.append(step)
+
+
+def _undo(done: Sequence[Step], tree: Tree, root: Path) -> list[str]:
+    """In reverse; what could not be, as commands. One that fails keeps no other from being tried."""
+    left = []
+    for step in reversed(done):
+        for back in step.undo:
+            try:
+                back.do(tree)
+            except OSError as error:
+                left.append(f"{back.command(root)} ({error.strerror or error})")
+    return left

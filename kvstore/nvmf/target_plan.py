@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a target lacks of what the file says, as steps on the kernel's configfs.
+
+Guarantees: changes nothing by itself; no step when nothing is to be changed; none that touches what is not in the
+record, which is refused where it is in the way. A host sees a subsystem only when it is complete: links from ports come
+last, and go first. Nobody is let in who is not named (``attr_allow_any_host`` is 0).
+
+    hosts -> subsystems, allowed hosts, namespaces -> ports -> links from ports to subsystems
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from kvstore.errors import ConfigError, ForeignDataError
+from kvstore.nvmf.record import Record
+from kvstore.nvmf.spec import Host, Namespace, Port, Spec, Subsystem
+from kvstore.nvmf.steps import Step
+from kvstore.nvmf.tree import Tree
+
+__all__ = ["record_of", "removal_plan", "target_plan"]
+
+ReadKey = Callable[[str], str]
+
+
+def record_of(spec: Spec) -> Record:
+    """What the steps of this file make, or may."""
+    return Record(
+        {subsystem.nqn for subsystem in spec.subsystems},
+        {str(port.id) for port in spec.ports},
+        {host.nqn for host in spec.hosts},
+    )
+
+
+def target_plan(spec: Spec, tree: Tree, ours: Record, read_key: ReadKey) -> list[Step]:
+    """Steps to what the file says.
+
+    Parameters
+    ----------
+    ours : what was made before; of that goes what the file does not have any more.
+    read_key : the key in a file.
+
+    Raises
+    ------
+    ForeignDataError : something of somebody else's bears a name of the file.
+    """
+    planner = _Planner(tree, ours, read_key)
+    wanted = record_of(spec)
+    planner.refuse_foreign(spec)
+    planner.remove(Record(ours.subsystems - wanted.subsystems, ours.ports - wanted.ports, set()))
+    planner.unlink_surplus(spec)
+    for host in spec.hosts:
+        planner.host(host)
+    for subsystem in spec.subsystems:
+        planner.subsystem(subsystem, [spec.host(name).nqn for name in subsystem.hosts])
+    for port in spec.ports:
+        planner.port(port, [one.nqn for one in spec.subsystems if port.id in one.ports])
+    planner.remove(Record(hosts=ours.hosts - wanted.hosts))
+    return planner.steps
+
+
+def removal_plan(tree: Tree, ours: Record) -> list[Step]:
+    """Steps that remove all that was made."""
+    planner = _Planner(tree, ours, lambda file: "")
+    planner.remove(ours)
+    return planner.steps
+
+
+class _Planner:
+    """Collects steps; knows what the tree will be like after those it has."""
+
+    def __init__(self, tree: Tree, ours: Record, read_key: ReadKey) -> None:
+        self.tree, self.ours, self.read_key = tree, ours, read_key
+        self.steps: list[Step] = []
+        self._unlinked: set[str] = set()
+
+    # ---- what is in the way ----
+
+    def refuse_foreign(self, spec: Spec) -> None:
+        """Somebody else's subsystem, port or host with a key bears a name of ours."""
+        taken = [f"subsystems/{one.nqn}" for one in spec.subsystems if one.nqn not in self.ours.subsystems]
+        taken += [f"ports/{one.id}" for one in spec.ports if str(one.id) not in self.ours.ports]
+        taken += [f"hosts/{one.nqn}" for one in spec.hosts if one.nqn not in self.ours.hosts]
+        for path in taken:
+            if self.tree.exists(path):
+                kind, _, name = path.partition("/")
+                raise ForeignDataError(
+                    f"{name} is there already in {kind}, and nvmf-setup did not make it: take another name in "
+                    f"{spec.path}, or remove it"
+                )
+
+    # ---- making and changing ----
+
+    def host(self, host: Host) -> None:
+        """Who may be let in, with its keys."""
+        path = f"hosts/{host.nqn}"
+        is_new = self._directory(path)
+        for attribute, file in (("dhchap_key", host.key_file), ("dhchap_ctrl_key", host.controller_key_file)):
+            before = "" if is_new else self._read(f"{path}/{attribute}", "")
+            key = self.read_key(file) if file else ""
+            if key == before:
+                continue
+            if not is_new and not key:
+                raise ConfigError(f"host {host.name} has a key on this target and none in the file: remove it first")
+            self._write(f"{path}/{attribute}", key, None if is_new else before, is_secret=True)
+
+    def subsystem(self, subsystem: Subsystem, hosts: list[str]) -> None:
+        """With its namespaces and those who may connect."""
+        path = f"subsystems/{subsystem.nqn}"
+        is_new = self._directory(path)
+        wanted = {"attr_allow_any_host": "0", "attr_serial": subsystem.serial, "attr_model": subsystem.model}
+        self._attributes(path, wanted, is_new=is_new)
+        for nqn in hosts:
+            self._link(f"{path}/allowed_hosts/{nqn}", f"hosts/{nqn}")
+        for namespace in subsystem.namespaces:
+            self._namespace(f"{path}/namespaces/{namespace.nsid}", namespace)
+
+    def _namespace(self, path: str, namespace: Namespace) -> None:
+        wanted = {
+            "device_path": namespace.device,
+            "device_uuid": namespace.uuid,
+            "device_nguid": namespace.nguid,
+        }
+        is_new = self._directory(path)
+        differs = is_new or any(not _same(self._read(f"{path}/{name}"), value) for name, value in wanted.items())
+        is_on = not is_new and self._read(f"{path}/enable", "0") == "1"
+        if differs and is_on:  # the kernel changes none while hosts use it
+            self._write(f"{path}/enable", "0", "1")
+        self._attributes(path, wanted, is_new=is_new)
+        if differs or not is_on:
+            self._write(f"{path}/enable", "1", "0")
+
+    def port(self, port: Port, subsystems: list[str]) -> None:
+        """With links to what is behind it, which come last of all."""
+        path = f"ports/{port.id}"
+        wanted = {
+            "addr_trtype": port.transport,
+            "addr_adrfam": port.family,
+            "addr_traddr": port.address,
+            "addr_trsvcid": str(port.service),
+        }
+        is_new = self._directory(path)
+        if not is_new and any(self._read(f"{path}/{name}") != value for name, value in wanted.items()):
+            for nqn in self.tree.names(f"{path}/subsystems"):  # the kernel changes none while it listens there
+                self._unlink(f"{path}/subsystems/{nqn}", f"subsystems/{nqn}")
+        self._attributes(path, wanted, is_new=is_new)
+        for nqn in subsystems:
+            self._link(f"{path}/subsystems/{nqn}", f"subsystems/{nqn}")
+
+    # ---- removing ----
+
+    def unlink_surplus(self, spec: Spec) -> None:
+        """Links, namespaces and permissions of ours that the file does not have any more."""
+        for port in spec.ports:
+            behind = {one.nqn for one in spec.subsystems if port.id in one.ports}
+            for nqn in self.tree.names(f"ports/{port.id}/subsystems"):
+                if nqn not in behind:
+                    self._unlink(f"ports/{port.id}/subsystems/{nqn}", f"subsystems/{nqn}")
+        for subsystem in spec.subsystems:
+            path = f"subsystems/{subsystem.nqn}"
+            allowed = {spec.host(name).nqn for name in subsystem.hosts}
+            for nqn in self.tree.names(f"{path}/allowed_hosts"):
+                if nqn not in allowed:
+                    self._unlink(f"{path}/allowed_hosts/{nqn}", f"hosts/{nqn}")
+            kept = {str(namespace.nsid) for namespace in subsystem.namespaces}
+            for nsid in self.tree.names(f"{path}/namespaces"):
+                if nsid not in kept:
+                    self._remove_namespace(f"{path}/namespaces/{nsid}")
+
+    def remove(self, gone: Record) -> None:
+        """All of it that is there: links first, then what they lead to."""
+        for name in sorted(gone.ports):
+            path = f"ports/{name}"
+            for nqn in self.tree.names(f"{path}/subsystems"):
+                self._unlink(f"{path}/subsystems/{nqn}", f"subsystems/{nqn}")
+            self._remove(path, ("addr_trtype", "addr_adrfam", "addr_traddr", "addr_trsvcid"))
+        for nqn in sorted(gone.subsystems):
+            path = f"subsystems/{nqn}"
+            for port in self.tree.names("ports"):
+                if nqn in self.tree.names(f"ports/{port}/subsystems"):
+                    self._unlink(f"ports/{port}/subsystems/{nqn}", path)
+            for nsid in self.tree.names(f"{path}/namespaces"):
+                self._remove_namespace(f"{path}/namespaces/{nsid}")
+            for host in self.tree.names(f"{path}/allowed_hosts"):
+                self._unlink(f"{path}/allowed_hosts/{host}", f"hosts/{host}")
+            self._remove(path, ("attr_allow_any_host", "attr_serial", "attr_model"))
+        for nqn in sorted(gone.hosts):
+            if not self._still_allowed(nqn):
+                self._remove(f"hosts/{nqn}", ("dhchap_key", "dhchap_ctrl_key"), is_secret=True)
+
+    def _still_allowed(self, host: str) -> bool:
+        """By a subsystem of somebody else."""
+        links = (f"subsystems/{nqn}/allowed_hosts/{host}" for nqn in self.tree.names("subsystems"))
+        return any(self.tree.exists(link) and link not in self._unlinked for link in links)
+
+    def _remove_namespace(self, path: str) -> None:
+        if self._read(f"{path}/enable", "0") == "1":
+            self._write(f"{path}/enable", "0", "1")
+        self._remove(path, ("device_path", "device_uuid", "device_nguid"))
+
+    def _remove(self, path: str, attributes: tuple[str, ...], *, is_secret: bool = False) -> None:
+        if not self.tree.exists(path):
+            return
+        values = {name: self._read(f"{path}/{name}", "") for name in attributes}
+        writes = (Step("write", f"{path}/{name}", text, is_secret=is_secret) for name, text in values.items() if text)
+        self.steps.append(Step("rmdir", path, undo=(Step("mkdir", path), *writes)))
+
+    # ---- single steps ----
+
+    def _directory(self, path: str) -> bool:
+        """Whether it is to be made."""
+        if self.tree.exists(path):
+            return False
+        self.steps.append(Step("mkdir", path, undo=(Step("rmdir", path),)))
+        return True
+
+    def _attributes(self, path: str, wanted: Mapping[str, str], *, is_new: bool) -> None:
+        for name, value in wanted.items():
+            before = None if is_new else self._read(f"{path}/{name}")
+            if before is None or not _same(before, value):
+                self._write(f"{path}/{name}", value, before)
+
+    def _write(self, path: str, value: str, before: str | None, *, is_secret: bool = False) -> None:
+        """``before``: what undoing writes; None: nothing, since what it belongs to goes."""
+        undo = () if before is None else (Step("write", path, before, is_secret=is_secret),)
+        self.steps.append(Step("write", path, value, undo, is_secret))
+
+    def _link(self, path: str, to: str) -> None:
+        if not self.tree.exists(path) or path in self._unlinked:
+            self.steps.append(Step("link", path, to, undo=(Step("unlink", path),)))
+
+    def _unlink(self, path: str, to: str) -> None:
+        if path not in self._unlinked:
+            self._unlinked.add(path)
+            self.steps.append(Step("unlink", path, undo=(Step("link", path, to),)))
+
+    def _read(self, path: str, default: str | None = None) -> str:
+        if default is not None and not self.tree.exists(path):
+            return default
+        return self.tree.read(path)
+
+
+def _same(found: str, wanted: str) -> bool:
+    """UUIDs and NGUIDs come back with other separators than they were written with."""
+    return found == wanted or found.replace("-", "").lower() == wanted.replace("-", "").lower()

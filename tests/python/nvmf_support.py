@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""FakeConfigfs: the kernel's nvmet as far as nvmf-setup sees it (drivers/nvme/target/configfs.c).
+
+What the kernel refuses it refuses, with the kernel's errno; any operation can be made to fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from pathlib import Path
+from typing import NoReturn
+
+from kvstore.nvmf.tree import Tree
+
+_PORT = ("addr_adrfam", "addr_traddr", "addr_trsvcid", "addr_trtype")
+_DEFAULTS = {
+    "subsystem": {"attr_allow_any_host": "0", "attr_serial": "0123456789abcdef", "attr_model": "Linux"},
+    "namespace": {"device_path": "(null)", "device_uuid": "", "device_nguid": "", "enable": "0"},
+    "port": dict.fromkeys(_PORT, ""),
+    "host": {"dhchap_key": "", "dhchap_ctrl_key": ""},
+}
+_CHILDREN = {"subsystem": ("allowed_hosts", "namespaces"), "port": ("subsystems",)}
+
+
+class FakeConfigfs(Tree):
+    """``fail_at``: the how-manieth change fails, counted from 1; 0: none."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, str | None] = {"subsystems": None, "ports": None, "hosts": None}  # None: a directory
+        self.links: dict[str, str] = {}
+        self.fail_at = 0
+        self.changes = 0
+
+    def state(self) -> tuple[dict[str, str | None], dict[str, str]]:
+        """All of it, to compare."""
+        return dict(self.nodes), dict(self.links)
+
+    # ---- Tree ----
+
+    def names(self, path: str) -> list[str]:
+        inside = [*self.nodes, *self.links]
+        return sorted({one[len(path) + 1 :].split("/")[0] for one in inside if one.startswith(path + "/")})
+
+    def exists(self, path: str) -> bool:
+        return path in self.nodes or path in self.links
+
+    def read(self, path: str) -> str:
+        value = self.nodes.get(path)
+        if value is None:
+            self._refuse(errno.ENOENT, path)
+        return value
+
+    def write(self, path: str, value: str) -> None:
+        self._change(path)
+        if self.nodes.get(path) is None:
+            self._refuse(errno.ENOENT, path)
+        parent, _, name = path.rpartition("/")
+        if name.startswith("device_") and self.nodes[f"{parent}/enable"] == "1":
+            self._refuse(errno.EBUSY, path)
+        if name in _PORT and self.names(f"{parent}/subsystems"):
+            self._refuse(errno.EACCES, path)  # "Disable port before changing attribute"
+        if name == "attr_allow_any_host" and value == "1" and self.names(f"{parent}/allowed_hosts"):
+            self._refuse(errno.EINVAL, path)
+        if name == "enable" and value == "1" and not Path(self.read(f"{parent}/device_path")).exists():
+            self._refuse(errno.ENOENT, path)
+        if name in ("device_uuid", "device_nguid"):
+            value = str(uuid.UUID(value))  # as the kernel shows it
+        self.nodes[path] = value
+
+    def mkdir(self, path: str) -> None:
+        self._change(path)
+        parent = path.rpartition("/")[0]
+        if self.exists(path):
+            self._refuse(errno.EEXIST, path)
+        if parent not in self.nodes:
+            self._refuse(errno.ENOENT, path)
+        kind = parent.rpartition("/")[2].removesuffix("s")
+        self.nodes[path] = None
+        for name, value in _DEFAULTS[kind].items():
+            self.nodes[f"{path}/{name}"] = value
+        for name in _CHILDREN.get(kind, ()):
+            self.nodes[f"{path}/{name}"] = None
+
+    def rmdir(self, path: str) -> None:
+        self._change(path)
+        if self.nodes.get(path, "") is not None:
+            self._refuse(errno.ENOENT, path)
+        for child in ("allowed_hosts", "namespaces", "subsystems"):
+            if self.names(f"{path}/{child}"):
+                self._refuse(errno.ENOTEMPTY, path)
+        if path in self.links.values():
+            self._refuse(errno.EBUSY, path)
+        self.nodes = {name: value for name, value in self.nodes.items() if not f"{name}/".startswith(f"{path}/")}
+
+    def link(self, path: str, to: str) -> None:
+        self._change(path)
+        parent = path.rpartition("/")[0]
+        if parent not in self.nodes or self.nodes.get(to, "") is not None:
+            self._refuse(errno.ENOENT, path)
+        if self.exists(path):
+            self._refuse(errno.EEXIST, path)
+        port = parent.removesuffix("/subsystems")
+        if parent.startswith("ports/") and not all(self.nodes[f"{port}/{name}"] for name in _PORT):
+            self._refuse(errno.EINVAL, path)  # the address is incomplete
+        self.links[path] = to
+
+    def unlink(self, path: str) -> None:
+        self._change(path)
+        if path not in self.links:
+            self._refuse(errno.ENOENT, path)
+        del self.links[path]
+
+    def _change(self, path: str) -> None:
+        self.changes += 1
+        if self.changes == self.fail_at:
+            self._refuse(errno.EIO, path)
+
+    @staticmethod
+    def _refuse(number: int, path: str) -> NoReturn:
+        raise OSError(number, os.strerror(number), path)
