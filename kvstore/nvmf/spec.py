@@ -114,14 +114,19 @@ def read_spec(path: str | Path) -> Spec:
     ------
     ConfigError : it cannot be read, is no YAML, or says something that cannot be; with the place in it and the mend.
     """
-    import yaml
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise ConfigError("nvmf-setup reads YAML, and PyYAML is missing: pip install 'nvme-kvstore[nvmf]'") from error
 
     try:
         read = yaml.safe_load(Path(path).read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no UTF-8 text: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML: {error}") from error
+        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
     top = _Place(str(path), "", read)
     top.only("subsystems", "ports", "hosts", "connection")
     spec = Spec(

@@ -9,16 +9,14 @@ in the record before it is made; a run that fails leaves the target as it was.
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kvstore.errors import ConfigError
 from kvstore.nvmf.address import await_address
 from kvstore.nvmf.drives import check_drive
 from kvstore.nvmf.keys import read_key
+from kvstore.nvmf.modules import load_modules
 from kvstore.nvmf.record import Record, read_record, write_record
 from kvstore.nvmf.spec import Namespace, Spec
 from kvstore.nvmf.steps import Step, apply
@@ -39,24 +37,6 @@ _MENDS = {
     errno.EPERM: "Run it as root.",
     errno.EINVAL: "The kernel does not take that value.",
 }
-
-
-def load_modules(names: Collection[str]) -> None:
-    """Load kernel modules that are not there yet.
-
-    Raises
-    ------
-    ConfigError : one cannot be; with what modprobe says.
-    """
-    for name in names:
-        if Path("/sys/module", name.replace("-", "_")).exists():
-            continue
-        done = subprocess.run(["modprobe", name], capture_output=True, text=True)
-        if done.returncode:
-            raise ConfigError(
-                f"modprobe {name}: {done.stderr.strip() or f'exit status {done.returncode}'}. Install the modules of "
-                f"{os.uname().release}: linux-image-{os.uname().release} on Debian, linux-modules-extra-… on Ubuntu"
-            )
 
 
 @dataclass
@@ -109,7 +89,8 @@ class Target:
         """Do them."""
         steps = self.removal()
         self._apply(steps)
-        write_record(self.record_path, Record())
+        if read_record(self.record_path) != Record():
+            write_record(self.record_path, Record())
         return steps
 
     def status(self) -> list[tuple[str, str, bool]]:

@@ -1,0 +1,290 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""From bare drives to a pool over NVMe-oF: exports drives from a target, connects hosts, proves the result.
+
+One YAML file says what there is to be, on the target and on its hosts (docs/nvmf.md). Every verb brings its machine to
+what the file says, a second run changes nothing, and one that fails leaves all as it was.
+
+  nvmf-setup plan pool.yaml                  what a target lacks, as commands; with --host, what a host connects
+  nvmf-setup target apply pool.yaml          on the target
+  nvmf-setup host connect pool.yaml --host decode1
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvstore.errors import DeviceError, KvStoreError
+from kvstore.nvmf.host import CONNECT_S, LocalHost
+from kvstore.nvmf.spec import Spec, read_spec
+from kvstore.nvmf.target import Target
+
+__all__ = ["Machine", "main"]
+
+EXIT_OK, EXIT_BAD, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+_EXITS = """exit status:
+  0  done, or as the file says
+  1  not as the file says (status), or failed: the message says the mend
+  2  wrong arguments, or a file that says what cannot be"""
+
+
+@dataclass
+class Machine:
+    """What this machine is made of, for the verbs: how a file becomes a target and a host here."""
+
+    target: Callable[[Spec], Target] = Target
+    host: Callable[[Spec, str], LocalHost] = LocalHost
+
+
+@dataclass
+class _Run:
+    """One call: its arguments, and what it has to say."""
+
+    options: argparse.Namespace
+    machine: Machine
+    spec: Spec = field(default_factory=lambda: Spec("", (), (), ()))
+
+    def say(self, lines: Sequence[str], **report: Any) -> None:
+        """Lines for people, the report for programs."""
+        if self.options.json:
+            _print(report)
+        else:
+            for line in lines:
+                print(line)
+
+    @property
+    def target(self) -> Target:
+        return self.machine.target(self.spec)
+
+    @property
+    def host(self) -> LocalHost:
+        return self.machine.host(self.spec, self.options.host)
+
+
+# ---- verbs ----
+
+
+def _plan(run: _Run) -> int:
+    return _plan_host(run) if run.options.host else _plan_target(run)
+
+
+def _plan_target(run: _Run) -> int:
+    target = run.target
+    commands = [step.command(target.root) for step in target.plan(run.options.force)]
+    run.say(commands or ["# nothing: all is as the file says"], changes=bool(commands), commands=commands)
+    return EXIT_OK
+
+
+def _plan_host(run: _Run) -> int:
+    host = run.host
+    lines, listed = [], []
+    for state in host.states():
+        commands = []
+        if state.controller is None:
+            commands.append(f"printf %s '{state.path.shown()}' > /dev/nvme-fabrics")
+            lines += [*commands, f"# the same by nvme-cli: {state.path.command()}"]
+        elif not state.is_as_wanted:
+            lines.append(f"# {state.path.name}: {state}")
+        listed.append(
+            {"path": state.path.name, "state": str(state), "commands": commands, "nvme_cli": state.path.command()}
+        )
+    changes = any(one["commands"] for one in listed)
+    run.say(lines or ["# nothing: all is as the file says"], changes=changes, paths=listed)
+    return EXIT_OK
+
+
+def _target_apply(run: _Run) -> int:
+    if run.options.dry_run:
+        return _plan_target(run)
+    target = run.target
+    done = [step.command(target.root) for step in target.apply(run.options.force)]
+    said = f"{len(done)} steps done: the target is as {run.spec.path} says" if done else "nothing to do"
+    run.say([said], changed=bool(done), commands=done)
+    return EXIT_OK
+
+
+def _target_remove(run: _Run) -> int:
+    target, is_dry = run.target, run.options.dry_run
+    done = [step.command(target.root) for step in (target.removal() if is_dry else target.remove())]
+    said = done if is_dry else [f"{len(done)} steps done: what nvmf-setup made is gone"]
+    run.say(said if done else ["nothing to do"], changed=bool(done) and not is_dry, commands=done)
+    return EXIT_OK
+
+
+def _target_status(run: _Run) -> int:
+    parts = [{"name": name, "state": state, "as_wanted": good} for name, state, good in run.target.status()]
+    return _status(run, parts)
+
+
+def _host_connect(run: _Run) -> int:
+    if run.options.dry_run:
+        return _plan_host(run)
+    done = run.host.connect(run.options.timeout)
+    run.say(done or ["nothing to do: every path is connected as the file says"], changed=bool(done), done=done)
+    return EXIT_OK
+
+
+def _host_disconnect(run: _Run) -> int:
+    host, is_dry = run.host, run.options.dry_run
+    if is_dry:
+        names = [one.name for one in host.disconnection(run.options.force)]
+        lines = [f"printf 1 > /sys/class/nvme/{name}/delete_controller" for name in names]
+    else:
+        names = host.disconnect(run.options.force, run.options.timeout)
+        lines = [f"disconnected {name}" for name in names]
+    run.say(lines or ["nothing to do"], changed=bool(names) and not is_dry, controllers=names)
+    return EXIT_OK
+
+
+def _host_status(run: _Run) -> int:
+    host = run.host
+    parts: list[dict[str, Any]] = []
+    for state in host.states():
+        one = {"name": state.path.name, "state": str(state), "as_wanted": state.is_as_wanted}
+        if state.controller is not None:
+            controller = state.controller
+            one |= {
+                "controller": controller.name,
+                "io_queues": controller.io_queues,
+                "queue_size": controller.queue_size,
+                "keep_alive_s": controller.keep_alive_s,
+                "reconnect_delay_s": controller.reconnect_delay_s,
+                "controller_loss_s": controller.controller_loss_s,
+                "fast_io_fail_s": controller.fast_io_fail_s,
+            }
+        parts.append(one)
+    for namespace, nqn, found in host.namespaces():
+        nodes = [device.node for device in found]
+        is_right = len(found) == 1 and (found[0].uuid, found[0].subsystem) == (namespace.uuid, nqn)
+        parts.append(
+            {
+                "name": f"namespace {namespace.nsid} of {nqn}",
+                "state": ", ".join(nodes) or "absent",
+                "as_wanted": is_right,
+                "nguid": namespace.nguid,
+                "uuid": namespace.uuid,
+                "devices": nodes,
+            }
+        )
+    return _status(run, parts)
+
+
+def _status(run: _Run, parts: Sequence[dict[str, Any]]) -> int:
+    is_right = all(part["as_wanted"] for part in parts)
+    width = max((len(part["name"]) for part in parts), default=0)
+    lines = [
+        f"{'ok  ' if part['as_wanted'] else 'fail'}  {part['name'].ljust(width)}  {part['state']}" for part in parts
+    ]
+    run.say(lines, as_wanted=is_right, parts=list(parts))
+    return EXIT_OK if is_right else EXIT_BAD
+
+
+# ---- the command line ----
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all verbs."""
+    parser = _parser(None, "nvmf-setup", str(__doc__))
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+    plan = _verb(verbs, "plan", _plan, "what would change, as commands; changes nothing")
+    plan.add_argument("--host", metavar="NAME", help="of this host, instead of the target")
+    _force(plan, "DEVICE", "export this drive though it holds data")
+
+    target = _group(verbs, "target", "this machine as the target")
+    _force(
+        _verb(target, "apply", _target_apply, "make it what the file says"), "DEVICE", "export it though it holds data"
+    )
+    _verb(target, "remove", _target_remove, "remove what nvmf-setup made, and nothing else", needs_file=False)
+    _verb(target, "status", _target_status, "whether it is as the file says")
+
+    host = _group(verbs, "host", "this machine as a host")
+    connect = _verb(host, "connect", _host_connect, "connect every path of the file")
+    disconnect = _verb(host, "disconnect", _host_disconnect, "disconnect the file's own connections")
+    status = _verb(host, "status", _host_status, "whether every path and namespace is as the file says")
+    _force(disconnect, "DEVICE", "disconnect though it is in use")
+    for verb in (connect, disconnect, status):
+        verb.add_argument("--host", metavar="NAME", required=True, help="as the file calls this machine")
+    for verb in (connect, disconnect):
+        verb.add_argument("--timeout", type=float, default=CONNECT_S, metavar="SECONDS", help="for each step (30)")
+    return parser
+
+
+def _parser(add: Any, name: str, text: str) -> argparse.ArgumentParser:
+    shape: dict[str, Any] = {"epilog": _EXITS, "formatter_class": argparse.RawDescriptionHelpFormatter}
+    if add is None:
+        return argparse.ArgumentParser(prog=name, description=text, **shape)
+    made: argparse.ArgumentParser = add.add_parser(name, help=text, description=text, **shape)
+    return made
+
+
+def _group(verbs: Any, name: str, text: str) -> Any:
+    return _parser(verbs, name, text).add_subparsers(metavar="VERB", required=True)
+
+
+def _verb(
+    verbs: Any, name: str, run: Callable[[_Run], int], text: str, *, needs_file: bool = True
+) -> argparse.ArgumentParser:
+    verb = _parser(verbs, name, text)
+    verb.add_argument("file", metavar="FILE", nargs=None if needs_file else "?", help="the YAML file, see docs/nvmf.md")
+    verb.add_argument("--json", action="store_true", help="print JSON")
+    verb.add_argument("--dry-run", action="store_true", help="change nothing, say what would be")
+    verb.set_defaults(run=run, force=[], needs_file=needs_file)
+    return verb
+
+
+def _force(verb: argparse.ArgumentParser, metavar: str, text: str) -> None:
+    verb.add_argument("--force", action="append", default=[], metavar=metavar, help=f"{text}; once for each")
+
+
+def main(arguments: Sequence[str] | None = None, machine: Machine | None = None) -> int:
+    """Run one verb.
+
+    Parameters
+    ----------
+    arguments : without the program's name; those of the process by default.
+    machine : this one by default.
+
+    Returns
+    -------
+    the exit status, see ``nvmf-setup --help``.
+    """
+    options = build_parser().parse_args(arguments)
+    run = _Run(options, machine or Machine())
+    status = EXIT_USAGE
+    try:
+        if options.needs_file:
+            run.spec = read_spec(options.file)
+        status = EXIT_BAD
+        status = options.run(run)
+        sys.stdout.flush()
+    except KvStoreError as error:
+        _fail(str(error), error.code, error.errno, as_json=options.json)
+    except BrokenPipeError:
+        sys.stdout = None  # `nvmf-setup plan … | head`: the interpreter's own flush would fail again
+    except OSError as error:
+        mend = ": run it as root" if isinstance(error, PermissionError) else ""
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror}{mend}", DeviceError.code, error.errno, as_json=options.json)
+    except KeyboardInterrupt:
+        status = EXIT_INTERRUPTED
+    return status
+
+
+def _print(report: Any) -> None:
+    # Not kvstore.cli's: that brings all of kvbench along, a second and more on a small machine.
+    print(json.dumps(report, indent=2))
+
+
+def _fail(text: str, code: str, number: int | None, *, as_json: bool) -> None:
+    """One sentence on standard error; for programs a document on standard output too."""
+    with contextlib.suppress(OSError):
+        print(f"error: {text}", file=sys.stderr, flush=True)
+        if as_json:
+            _print({"error": {"code": code, "errno": number, "message": text}})

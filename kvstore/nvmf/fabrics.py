@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fabrics: the kernel's door for connecting to a target, /dev/nvme-fabrics: a line of options in, a controller out.
+
+The kernel is asked directly and not through nvme-cli, because a key never may be on a command line, where every user of
+the machine reads it; because nvme-cli 2.3 (Debian 12) knows no fast_io_fail_tmo; and because it refuses a second host
+NQN of one machine as "already connected", which the kernel does not.
+
+Guarantees: a call ends within its deadline, whatever the kernel waits for; no key is part of an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from kvstore.errors import ConfigError, WaitTimeout
+
+__all__ = ["ConnectRefused", "Fabrics", "KernelFabrics"]
+
+DEVICE = Path("/dev/nvme-fabrics")
+_LOG = Path("/dev/kmsg")
+_SECRET = re.compile(r"DHHC-1:[^,\s]*|(dhchap\w*secret=)[^,\s]*")
+_RECORD_BYTES = 8192  # of the kernel's log, at most (CONSOLE_EXT_LOG_MAX)
+
+# A thread that hangs in the kernel keeps its process from ending; a child that does is left behind instead. The line
+# comes by standard input: a child's command line can be read by all.
+_CHILD = """
+import os, sys
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+try:
+    os.write(fd, sys.stdin.buffer.read())
+except OSError as error:
+    print("errno", error.errno)
+else:
+    print("made", os.read(fd, 4096).decode())
+"""
+
+
+class ConnectRefused(OSError):
+    """The kernel does not connect. ``log`` has what it said of it, where that can be read."""
+
+    def __init__(self, number: int, log: tuple[str, ...] = ()) -> None:
+        super().__init__(number, os.strerror(number))
+        self.log = log
+
+
+class Fabrics(ABC):
+    """Not thread-safe."""
+
+    @abstractmethod
+    def options(self) -> frozenset[str]:
+        """The options that this kernel knows; empty when it does not say (before 5.17)."""
+
+    @abstractmethod
+    def connect(self, line: str, within_s: float) -> str:
+        """Connect; the name of the controller.
+
+        Raises
+        ------
+        ConnectRefused : the kernel or the target refuses it.
+        WaitTimeout : no answer yet; the kernel may still connect.
+        ConfigError : this kernel has no such door.
+        """
+
+
+class KernelFabrics(Fabrics):
+    """The kernel's own."""
+
+    def __init__(self, device: Path = DEVICE, log: Path = _LOG) -> None:
+        self._device, self._log = device, log
+
+    def options(self) -> frozenset[str]:
+        try:
+            text = self._device.read_text()
+        except OSError as error:
+            if error.errno == errno.EINVAL:
+                return frozenset()
+            raise self._unusable(error) from error
+        return frozenset(token.partition("=")[0] for token in text.strip().split(","))
+
+    def connect(self, line: str, within_s: float) -> str:
+        log = _LogReader(self._log)
+        command = [sys.executable, "-I", "-S", "-c", _CHILD, str(self._device)]
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        try:
+            told, failed = child.communicate(line, timeout=within_s)
+        except subprocess.TimeoutExpired:
+            child.kill()  # it ends when the kernel lets go of it; it is not waited for
+            raise WaitTimeout(
+                f"the kernel has not connected within {within_s:g} s, and may still do so: see nvmf-setup host status, "
+                "and whether the target's address answers a ping"
+            ) from None
+        finally:
+            said = log.since()
+        word, _, rest = told.strip().partition(" ")
+        if word == "errno":
+            raise ConnectRefused(int(rest), said)
+        made = re.search(r"instance=(\d+)", rest)
+        if made is None:
+            last = failed.strip().splitlines()[-1:] or [f"it answered {rest!r}"]
+            raise ConfigError(f"{self._device}: {last[0]}. Run it as root, after modprobe nvme-fabrics")
+        return f"nvme{made[1]}"
+
+    def _unusable(self, error: OSError) -> ConfigError:
+        mend = "modprobe nvme-fabrics" if error.errno == errno.ENOENT else "run it as root"
+        return ConfigError(f"{self._device}: {error.strerror}: {mend}")
+
+
+class _LogReader:
+    """What the kernel logs of NVMe from now on."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.lseek(self._fd, 0, os.SEEK_END)
+        except OSError:
+            self._fd = -1  # root only, or a container: the error number has to do
+
+    def since(self) -> tuple[str, ...]:
+        """Once."""
+        said: list[str] = []
+        while self._fd >= 0:
+            try:
+                record = os.read(self._fd, _RECORD_BYTES).decode(errors="replace")
+            except BrokenPipeError:
+                continue  # the log has gone round; the next reading goes on with the oldest record there is
+            except OSError:
+                break
+            if not record:
+                break
+            text = record.partition(";")[2].split("\n")[0]
+            if "nvme" in text:
+                said.append(_SECRET.sub(r"\1KEY", text))
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        return tuple(said)

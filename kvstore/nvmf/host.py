@@ -1,0 +1,308 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""A host as the file wants it: its paths connected, with just those options, or none of them.
+
+Guarantees: a path that is there as the file says is left alone; what was made in a run that fails is disconnected
+again; after success every option was read back from the kernel. Other connections are never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kvstore.errors import BusyError, ConfigError, KvStoreError, WaitTimeout
+from kvstore.nvmf.fabrics import ConnectRefused, Fabrics, KernelFabrics
+from kvstore.nvmf.host_errors import explain
+from kvstore.nvmf.host_plan import HostPath, host_paths
+from kvstore.nvmf.in_use import holder_of
+from kvstore.nvmf.keys import read_key
+from kvstore.nvmf.modules import load_modules
+from kvstore.nvmf.spec import Namespace, Spec
+from kvstore.nvmf.sysfs import Controller, Device, controllers, devices
+from kvstore.nvmf.tree import DirectoryTree, Tree
+
+__all__ = ["SYSFS", "ConnectFailed", "Difference", "LocalHost", "PathState"]
+
+SYSFS = Path("/sys")
+CONNECT_S = 30.0
+_STEP_S = 0.1
+_MODULES = {"rdma": "nvme-rdma", "tcp": "nvme-tcp"}
+
+#: Attributes that the kernel lets be changed while connected, in the order in which they have to be: the loss time is
+#: kept as a number of attempts, each as long as the delay.
+_CHANGEABLE = ("reconnect_delay", "ctrl_loss_tmo", "fast_io_fail_tmo")
+
+
+class ConnectFailed(KvStoreError):
+    """A path could not be connected; says which, why, the mend, and whether all is as before."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An option that is not as the file says. ``attribute`` is where it can be changed; empty: connect anew."""
+
+    option: str
+    found: int | str
+    wanted: int | str
+    attribute: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.option} is {self.found}, not {self.wanted}"
+
+
+@dataclass(frozen=True)
+class PathState:
+    """A path of the file, and the connection there is."""
+
+    path: HostPath
+    controller: Controller | None
+    differences: tuple[Difference, ...]
+
+    @property
+    def is_as_wanted(self) -> bool:
+        """Connected, usable, and with the options of the file."""
+        return self.controller is not None and self.controller.state == "live" and not self.differences
+
+    def __str__(self) -> str:
+        if self.controller is None:
+            return "not connected"
+        return "; ".join([f"{self.controller.name} {self.controller.state}", *map(str, self.differences)])
+
+
+@dataclass
+class LocalHost:
+    """What the file says of this machine as one of its hosts."""
+
+    spec: Spec
+    name: str
+    sysfs: Tree = field(default_factory=lambda: DirectoryTree(SYSFS))
+    fabrics: Fabrics = field(default_factory=KernelFabrics)
+    load: Callable[[Collection[str]], None] = load_modules
+    key: Callable[[str], str] = read_key
+    holder: Callable[[str], str] = holder_of
+    cpus: Callable[[], int | None] = os.cpu_count
+    now_s: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    def paths(self) -> list[HostPath]:
+        """All that the file gives this host."""
+        return host_paths(self.spec, self.name)
+
+    def states(self) -> list[PathState]:
+        """How each path is. Changes nothing."""
+        there = controllers(self.sysfs)
+        found = []
+        for path in self.paths():
+            controller = next((one for one in there if _is_of(one, path)), None)
+            found.append(PathState(path, controller, self._differences(path, controller) if controller else ()))
+        return found
+
+    def namespaces(self) -> list[tuple[Namespace, str, list[Device]]]:
+        """Of each namespace of the file: the NQN of its subsystem, and the devices that this host has it as."""
+        mine = [one for one in devices(self.sysfs) if self._host_nqn() in one.host_nqns]
+        return [
+            (namespace, subsystem.nqn, [one for one in mine if one.nguid == namespace.nguid])
+            for subsystem in self.spec.subsystems
+            if self.name in subsystem.hosts
+            for namespace in subsystem.namespaces
+        ]
+
+    def connect(self, within_s: float = CONNECT_S) -> list[str]:
+        """Connect what is not, mend what can be mended while connected; what was done, in words.
+
+        Raises
+        ------
+        ConnectFailed : a path cannot be, or its options are not what was asked for; those made here are gone again.
+        KvStoreError : a key, a module or the kernel's door is missing.
+        """
+        before = self.states()
+        self._refuse_unmendable(before)
+        self.load(["nvme-fabrics", *dict.fromkeys(_MODULES[state.path.port.transport] for state in before)])
+        lines = {state.path: state.path.line(self.key) for state in before if state.controller is None}
+        if lines:
+            self._check_options()
+        done: list[str] = []
+        made: list[str] = []
+        try:
+            for state in before:
+                if state.controller is None:
+                    made.append(self._connect(state.path, lines[state.path], within_s))
+                    done.append(f"connected {state.path.name} as {made[-1]}")
+                done += self._mend(state.path, within_s)
+            self._await_namespaces(within_s)
+        except BaseException as error:
+            left = self._take_back(made, within_s)
+            if not isinstance(error, KvStoreError):
+                raise
+            told = f"Still connected, disconnect by hand: {', '.join(left)}." if left else "All is as it was before."
+            raise ConnectFailed(f"{error} {told}") from error
+        return done
+
+    def disconnection(self, forced: Collection[str] = ()) -> list[Controller]:
+        """The connections of this file that are there.
+
+        Raises
+        ------
+        BusyError : a namespace of theirs is in use, and not forced by its name.
+        """
+        mine = [state.controller for state in self.states() if state.controller is not None]
+        nqns = {one.subsystem for one in mine}
+        for device in devices(self.sysfs):
+            is_mine = device.subsystem in nqns and self._host_nqn() in device.host_nqns
+            if not is_mine or {device.name, device.node} & set(forced):
+                continue
+            holder = self.holder(device.node)
+            if holder:
+                raise BusyError(f"{device.node} is in use: {holder}. End that, or: --force {device.name}")
+        return mine
+
+    def disconnect(self, forced: Collection[str] = (), within_s: float = CONNECT_S) -> list[str]:
+        """Disconnect them; their names.
+
+        Raises
+        ------
+        BusyError : as :meth:`disconnection`.
+        WaitTimeout : the kernel does not let go of one.
+        """
+        names = [one.name for one in self.disconnection(forced)]
+        left = self._take_back(names, within_s)
+        if left:
+            raise WaitTimeout(f"not gone within {within_s:g} s: {', '.join(left)}. See dmesg for what they wait for")
+        return names
+
+    # ---- one path ----
+
+    def _connect(self, path: HostPath, line: str, within_s: float) -> str:
+        try:
+            name = self.fabrics.connect(line, within_s)
+        except ConnectRefused as refused:
+            raise ConfigError(f"{path.name}: {explain(refused, path, self.fabrics.options())}") from refused
+        except WaitTimeout as late:
+            raise WaitTimeout(f"{path.name}: {late}.") from late
+        return name
+
+    def _mend(self, path: HostPath, within_s: float) -> list[str]:
+        """Wait until the path is usable, bring what can be changed to what the file says, and see that all of it is."""
+        controller = self._await_live(path, within_s)
+        wrong = {one.attribute: one for one in self._differences(path, controller) if one.attribute}
+        wanted = path.options()
+        if "reconnect_delay" in wrong:
+            wrong.setdefault("ctrl_loss_tmo", Difference("ctrl_loss_tmo", "", wanted["ctrl_loss_tmo"]))
+        done = []
+        for attribute in _CHANGEABLE:
+            if attribute in wrong:
+                try:
+                    self.sysfs.write(f"{controller.path}/{attribute}", wanted[attribute])
+                except OSError as error:
+                    where = f"/sys/{controller.path}/{attribute}"
+                    raise ConfigError(f"{where} does not take {wanted[attribute]}: {error.strerror}.") from error
+                done.append(f"{controller.name}: {attribute} set to {wanted[attribute]}")
+        left = [str(one) for one in self._differences(path, self._await_live(path, within_s))]
+        if left:
+            raise ConfigError(f"{path.name}: {'; '.join(left)}. {_mend_of(left)}")
+        return done
+
+    def _await_live(self, path: HostPath, within_s: float) -> Controller:
+        deadline = self.now_s() + within_s
+        while True:
+            controller = next((one for one in controllers(self.sysfs) if _is_of(one, path)), None)
+            if controller is not None and controller.state == "live":
+                return controller
+            if self.now_s() >= deadline:
+                state = f"{controller.name} is {controller.state}" if controller else "there is no controller"
+                raise WaitTimeout(f"{path.name}: {state} after {within_s:g} s: does the target answer? ping, dmesg.")
+            self.sleep(_STEP_S)
+
+    def _differences(self, path: HostPath, controller: Controller) -> tuple[Difference, ...]:
+        connection = path.connection
+        delay = connection.reconnect_delay_s
+        # As the kernel rounds it: to whole attempts.
+        loss = -(-connection.controller_loss_s // delay) * delay
+        wanted: list[tuple[str, int | str | None, int | str, str]] = [
+            ("hostid", controller.host_id or None, path.host.host_id, ""),
+            ("nr_io_queues", controller.io_queues, min(connection.io_queues, self.cpus() or 1), ""),
+            ("queue_size", controller.queue_size, connection.queue_size, ""),
+            ("keep_alive_tmo", controller.keep_alive_s, connection.keep_alive_s, ""),
+            ("reconnect_delay", controller.reconnect_delay_s, delay, "reconnect_delay"),
+            ("ctrl_loss_tmo", controller.controller_loss_s, loss, "ctrl_loss_tmo"),
+            ("fast_io_fail_tmo", controller.fast_io_fail_s, connection.fast_io_fail_s, "fast_io_fail_tmo"),
+        ]
+        return tuple(
+            Difference(option, found, value, attribute)
+            for option, found, value, attribute in wanted
+            if found is not None and found != value
+        )
+
+    def _refuse_unmendable(self, states: list[PathState]) -> None:
+        for state in states:
+            fixed = [str(one) for one in state.differences if not one.attribute]
+            if fixed and state.controller is not None:
+                raise ConfigError(
+                    f"{state.path.name} is connected as {state.controller.name} with other options: {'; '.join(fixed)}."
+                    f" They hold from connecting on: {_mend_of(fixed)}"
+                )
+
+    def _check_options(self) -> None:
+        known = self.fabrics.options()
+        for path in self.paths():
+            for name in [*path.options(), *path.key_files()]:
+                # What is no option of connecting yet is an attribute afterwards, and is written there.
+                if known and name not in known and name not in _CHANGEABLE:
+                    raise ConfigError(
+                        f"this kernel ({os.uname().release}) knows no option {name} of connections: take a later one"
+                        + (", built with CONFIG_NVME_HOST_AUTH, or leave keys out" if "dhchap" in name else "")
+                    )
+
+    # ---- all of them ----
+
+    def _await_namespaces(self, within_s: float) -> None:
+        """The kernel looks for them after it has said that it is connected."""
+        deadline = self.now_s() + within_s
+        while True:
+            absent = [(one, nqn) for one, nqn, found in self.namespaces() if not found]
+            if not absent:
+                return
+            if self.now_s() >= deadline:
+                one, nqn = absent[0]
+                raise WaitTimeout(
+                    f"namespace {one.nsid} of {nqn} (NGUID {one.nguid}) is not seen after {within_s:g} s: is it enabled"
+                    " on the target? nvmf-setup target status."
+                )
+            self.sleep(_STEP_S)
+
+    def _take_back(self, names: list[str], within_s: float) -> list[str]:
+        """Disconnect controllers; those that are still there at the deadline."""
+        for name in reversed(names):
+            with contextlib.suppress(OSError):  # gone by itself; what is not is told below
+                self.sysfs.write(f"class/nvme/{name}/delete_controller", "1")
+        deadline = self.now_s() + within_s
+        while left := [one.name for one in controllers(self.sysfs) if one.name in names]:
+            if self.now_s() >= deadline:
+                return left
+            self.sleep(_STEP_S)
+        return []
+
+    def _host_nqn(self) -> str:
+        return self.paths()[0].host.nqn
+
+
+def _is_of(controller: Controller, path: HostPath) -> bool:
+    there = (controller.transport, controller.address, controller.service, controller.subsystem, controller.host_nqn)
+    port = path.port
+    is_same = there == (port.transport, port.address, str(port.service), path.subsystem, path.host.nqn)
+    return is_same and not controller.state.startswith("deleting")
+
+
+def _mend_of(differences: list[str]) -> str:
+    text = "; ".join(differences)
+    if "nr_io_queues" in text or "queue_size" in text:
+        return (
+            "Disconnect and connect anew; if that does not help, the adapter or the target gives no more: write what it"
+            " gives in the file, under connection."
+        )
+    return "Disconnect and connect anew (nvmf-setup host disconnect, host connect)."
