@@ -13,6 +13,7 @@ import tty
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 from nvmf_host_support import OPTIONS, FakeHostKernel
@@ -58,8 +59,9 @@ class Clock:
 
 def host_of(kernel: FakeHostKernel, spec: Spec = SPEC, name: str = "decode1", **more: object) -> LocalHost:
     clock = Clock()
-    given = {"load": lambda names: None, "key": KEYS.__getitem__, "holder": lambda path: "", "cpus": lambda: 8, **more}
-    return LocalHost(spec, name, kernel, kernel, now_s=clock.now_s, sleep=clock.sleep, **given)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"load": lambda names: None, "key": KEYS.__getitem__, "holder": lambda path: ""}
+    given |= {"cpus": lambda: 8, "now_s": clock.now_s, "sleep": clock.sleep, **more}
+    return LocalHost(spec, name, kernel, kernel, **given)
 
 
 @pytest.fixture
