@@ -41,13 +41,22 @@ stage_lint() {
 
 stage_cpp() { ctest_in "$KVSTORE_BUILD_DIR" cpp; }
 
-stage_python() { pytest_as python -m "not lmcache and not slow" --ignore tests/reliability --ignore tests/sharing; }
+stage_python() {
+  pytest_as python -m "not lmcache and not slow and not nvmf" \
+    --ignore tests/reliability --ignore tests/sharing --ignore tests/nvmf
+}
 
 # Real faults of devices and processes; most of them need root.
 stage_faults() { pytest_as faults -m "not slow" tests/reliability; }
 
 # Pools with several openers, each a process of its own.
 stage_sharing() { pytest_as sharing -m "not slow" tests/sharing; }
+
+# Real kernels, NVMe over fabrics and RDMA verbs between guests. What a guest needs is this machine's own.
+stage_nvmf() {
+  scripts/vm/build --packages
+  pytest_as nvmf -m nvmf tests/nvmf
+}
 
 stage_lmcache() {
   scripts/setup --lmcache

@@ -1,0 +1,150 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Guests that do what a test says: ``laboratory.call("module.function", …)`` runs a function of tests/nvmf/guest.
+
+Every call has a time after which it fails and tells where it was. A guest that died, or in which something cannot be
+killed any more, is replaced at the next use, so that one failure does not become many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "vm"))
+
+from guest import BUILT, DRIVES, ROOT, Drive, Guest, Link
+
+HERE = Path(__file__).resolve().parent
+
+BOOT_S = 180.0  # 5 on an idle machine
+GUEST_S = 1500.0
+CALL_S = 120.0
+MODULES = ("kvstore", "support")
+
+
+class Failed(AssertionError):
+    """In the guest; the message has its traceback."""
+
+
+class Machine:
+    """One guest with an agent in it."""
+
+    def __init__(self, name: str, folder: Path, **options: Any) -> None:
+        self.name = name
+        self.is_broken = False
+        path = folder / f"{name}.sock"
+        python_path = os.pathsep.join(map(str, (ROOT, HERE / "guest", ROOT / "tests" / "reliability")))
+        command = [
+            *("env", f"PYTHONPATH={python_path}", "OPENBLAS_NUM_THREADS=1", "PYTHONDONTWRITEBYTECODE=1"),
+            *(sys.executable, str(HERE / "guest" / "agent.py"), *MODULES),
+        ]
+        begin = time.monotonic()
+        self.guest = Guest(command, name=name, deadline_s=GUEST_S, agent=path, folder=folder, **options)
+        self._text = b""
+        try:
+            self._socket = self._connect(path, begin + BOOT_S)
+            self._ask({"what": "hello"}, BOOT_S)
+        except BaseException:
+            self.guest.kill()
+            raise
+        self.boot_s = time.monotonic() - begin
+
+    def _connect(self, path: Path, deadline: float) -> socket.socket:
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(path))
+                return connection
+            except OSError:
+                connection.close()
+                if self.guest.has_ended() or time.monotonic() > deadline:
+                    raise Failed(f"{self.name} did not start: {self.guest.told()}") from None
+                time.sleep(0.02)
+
+    def call(
+        self, function: str, *arguments: Any, worker: str | None = None, timeout_s: float = CALL_S, **options: Any
+    ):
+        """What the function returned. With a worker, the call finds what earlier ones left open there."""
+        request = {
+            "what": "call",
+            "function": function,
+            "arguments": arguments,
+            "options": options,
+            "worker": worker,
+            "timeout_s": timeout_s,
+        }
+        kind, value = self._ask(request, timeout_s + 60)
+        if kind == "ok":
+            return value
+        self.is_broken |= kind == "hang"
+        raise Failed(f"{self.name}: {function}: {kind}\n{value}")
+
+    def kill(self, worker: str) -> None:
+        """As SIGKILL ends a process."""
+        self._ask({"what": "kill", "worker": worker}, 60)
+
+    def _ask(self, request: dict[str, Any], timeout_s: float) -> list[Any]:
+        self._socket.sendall((json.dumps(request) + "\n").encode())
+        self._socket.settimeout(timeout_s)
+        while b"\n" not in self._text:
+            try:
+                more = self._socket.recv(65_536)
+            except TimeoutError:
+                more = b""
+            if not more:
+                self.is_broken = True
+                raise Failed(f"{self.name} does not answer: {self.guest.told()}")
+            self._text += more
+        line, _, self._text = self._text.partition(b"\n")
+        return json.loads(line)
+
+    def end(self) -> None:
+        """Nothing in a guest is worth shutting down for."""
+        self._socket.close()
+        self.guest.kill()
+
+
+class Laboratory:
+    """Guests by name, started when they are first wanted; ``boots`` says how long each start took."""
+
+    def __init__(self) -> None:
+        BUILT.mkdir(parents=True, exist_ok=True)
+        # Sockets have short names; and the folder is there for who looks into a failure.
+        self.folder = Path(tempfile.mkdtemp(prefix="lab-", dir=BUILT))
+        self.boots: list[tuple[str, float]] = []
+        self._machines: dict[str, Machine] = {}
+
+    def machine(self, name: str, **options: Any) -> Machine:
+        found = self._machines.get(name)
+        if found is not None and (found.is_broken or found.guest.has_ended()):
+            found.end()
+            found = None
+        if found is None:
+            found = self._machines[name] = Machine(name, self.folder, **options)
+            self.boots.append((name, found.boot_s))
+        return found
+
+    def end(self, names: Sequence[str] | None = None) -> None:
+        for name in list(self._machines) if names is None else names:
+            if name in self._machines:
+                self._machines.pop(name).end()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder)
+
+    def remove_drives(self) -> None:
+        """Consoles stay, images are large."""
+        for image in self.folder.glob("*/*.img"):
+            image.unlink()
+
+
+__all__ = ["DRIVES", "Drive", "Failed", "Laboratory", "Link", "Machine"]
