@@ -8,6 +8,7 @@ what the file says, a second run changes nothing, and one that fails leaves all 
   nvmf-setup plan pool.yaml                  what a target lacks, as commands; with --host, what a host connects
   nvmf-setup target apply pool.yaml          on the target
   nvmf-setup host connect pool.yaml --host decode1
+  nvmf-setup pool pool.yaml --host decode1   on the host: format, open, print the line for LMCache
 """
 
 from __future__ import annotations
@@ -20,13 +21,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kvstore.errors import DeviceError, KvStoreError
+from kvstore.errors import ConfigError, DeviceError, KvStoreError
 from kvstore.nvmf.host import CONNECT_S, LocalHost
+from kvstore.nvmf.pool import HostPool, line_for_lmcache
 from kvstore.nvmf.spec import Spec, read_spec
 from kvstore.nvmf.target import Target
+from kvstore.sizes import parse_size
 
 __all__ = ["Machine", "main"]
 
+_SIZES = ("block_bytes", "region_bytes", "min_block_bytes")
 EXIT_OK, EXIT_BAD, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 _EXITS = """exit status:
@@ -41,6 +45,7 @@ class Machine:
 
     target: Callable[[Spec], Target] = Target
     host: Callable[[Spec, str], LocalHost] = LocalHost
+    pool: Callable[[LocalHost], HostPool] = HostPool
 
 
 @dataclass
@@ -58,6 +63,11 @@ class _Run:
         else:
             for line in lines:
                 print(line)
+
+    def tell(self, line: str) -> None:
+        """For people, beside what is said: on standard error."""
+        if not self.options.json:
+            print(line, file=sys.stderr)
 
     @property
     def target(self) -> Target:
@@ -176,6 +186,23 @@ def _host_status(run: _Run) -> int:
     return _status(run, parts)
 
 
+def _pool(run: _Run) -> int:
+    pool, options = run.machine.pool(run.host), run.options
+    sizes = {name: getattr(options, name) for name in _SIZES}
+    if options.dry_run:
+        plan, uuid = pool.plan(options.force), None
+    else:
+        plan, uuid = pool.make(options.force, **sizes)
+    shared = {"mode": "shared", "engine": options.engine} if options.engine else {}
+    line = line_for_lmcache(plan.paths, **shared)
+    for one in plan.found:
+        run.tell(f"namespace {one.namespace.nsid}: {one.path} ({one.device.node}), {one.holds or 'nothing on it'}")
+    would = "would be formatted" if options.dry_run else "formatted"
+    run.tell(f"{would if plan.is_blank else 'the pool is there'}{f': {uuid}' if uuid else ''}. The line for LMCache:")
+    run.say([line], changed=plan.is_blank and not options.dry_run, pool_uuid=uuid, paths=plan.paths, line=line)
+    return EXIT_OK
+
+
 def _status(run: _Run, parts: Sequence[dict[str, Any]]) -> int:
     is_right = all(part["as_wanted"] for part in parts)
     width = max((len(part["name"]) for part in parts), default=0)
@@ -213,7 +240,21 @@ def build_parser() -> argparse.ArgumentParser:
         verb.add_argument("--host", metavar="NAME", required=True, help="as the file calls this machine")
     for verb in (connect, disconnect):
         verb.add_argument("--timeout", type=float, default=CONNECT_S, metavar="SECONDS", help="for each step (30)")
+
+    pool = _verb(verbs, "pool", _pool, "find the namespaces, format and open the pool, print the line for LMCache")
+    pool.add_argument("--host", metavar="NAME", required=True, help="as the file calls this machine")
+    for name in _SIZES:
+        pool.add_argument(f"--{name.replace('_', '-')}", metavar="SIZE", type=_size, help="as of kvstore format")
+    pool.add_argument("--engine", metavar="URL", default="", help="many hosts: etcd://host:port,…, see docs/sharing.md")
+    _force(pool, "DEVICE", "format it though it holds data")
     return parser
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _parser(add: Any, name: str, text: str) -> argparse.ArgumentParser:

@@ -3,19 +3,25 @@
 """Record: what nvmf-setup made on this target, so that it changes and removes nothing else.
 
 Written before the first step: after a crash in the midst of them what was made is known to be ours. A name in it that
-does not exist costs nothing.
+does not exist costs nothing. configfs is empty after a boot, and what is in it then is somebody else's: so a record of
+another boot says nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from kvstore.errors import ConfigError
 
-__all__ = ["Record", "read_record", "write_record"]
+__all__ = ["Record", "read_json", "read_record", "state_folder", "write_json", "write_record", "write_text"]
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass
@@ -31,36 +37,82 @@ class Record:
         return Record(self.subsystems | other.subsystems, self.ports | other.ports, self.hosts | other.hosts)
 
 
+def state_folder() -> Path:
+    """Where records are."""
+    return Path(os.environ.get("KVSTORE_STATE_DIR") or "/var/lib/kvstore")
+
+
 def read_record(path: Path) -> Record:
-    """Empty where there is no file.
+    """Empty where there is no file, or it is of another boot.
 
     Raises
     ------
     ConfigError : it cannot be read, and nobody knows what is ours.
     """
-    try:
-        read = json.loads(path.read_text())
-        return Record(*(set(map(str, read[name])) for name in ("subsystems", "ports", "hosts")))
-    except FileNotFoundError:
+    what = "what nvmf-setup made here"
+    read = read_json(path, what)
+    if not read or read.get("boot") != _boot():
         return Record()
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{path}: {error}. It lists what nvmf-setup made here; restore it, or remove it and what it made by hand"
-        ) from error
+    try:
+        return Record(*(set(map(str, read[name])) for name in ("subsystems", "ports", "hosts")))
+    except (KeyError, TypeError) as error:
+        raise _broken(path, what, error) from error
 
 
 def write_record(path: Path, record: Record) -> None:
     """In one step, on the disk when it returns. OSError: it cannot be written."""
+    write_json(path, {"boot": _boot()} | {name: sorted(names) for name, names in asdict(record).items()})
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """A document of names and values; empty where there is no file.
+
+    Raises
+    ------
+    ConfigError : it cannot be read. ``what`` tells what is in it.
+    """
+    try:
+        read = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise _broken(path, what, error) from error
+    if not isinstance(read, dict):
+        raise _broken(path, what, TypeError("no document of names and values"))
+    return read
+
+
+def write_json(path: Path, document: Mapping[str, Any], mode: int = 0o644) -> None:
+    """In one step, on the disk when it returns. OSError: it cannot be written."""
+    write_text(path, json.dumps(document, indent=2) + "\n", mode)
+
+
+def write_text(path: Path, text: str, mode: int = 0o644) -> None:
+    """In one step, on the disk when it returns, never readable for more than ``mode``. OSError: it cannot be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".new")
-    with open(fresh, "w") as file:
-        json.dump({name: sorted(names) for name, names in asdict(record).items()}, file, indent=2)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    try:
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        with open(fd, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            fresh.unlink()
+        raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _broken(path: Path, what: str, error: Exception) -> ConfigError:
+    return ConfigError(f"{path}: {error}. It tells {what}; restore it, or remove it and what it tells of by hand")
+
+
+def _boot() -> str:
+    return _BOOT.read_text().strip()

@@ -17,15 +17,14 @@ from kvstore.nvmf.address import await_address
 from kvstore.nvmf.drives import check_drive
 from kvstore.nvmf.keys import read_key
 from kvstore.nvmf.modules import load_modules
-from kvstore.nvmf.record import Record, read_record, write_record
+from kvstore.nvmf.record import Record, read_record, state_folder, write_record
 from kvstore.nvmf.spec import Namespace, Spec
 from kvstore.nvmf.steps import Step, apply
 from kvstore.nvmf.target_plan import record_of, removal_plan, target_plan
 from kvstore.nvmf.tree import NVMET, DirectoryTree, Tree
 
-__all__ = ["RECORD", "Target"]
+__all__ = ["Target"]
 
-RECORD = Path("/var/lib/kvstore/nvmf-target.json")
 _ADDRESS_S = 60.0
 _MODULES = {"rdma": "nvmet-rdma", "tcp": "nvmet-tcp"}
 
@@ -46,7 +45,7 @@ class Target:
     spec: Spec
     tree: Tree = field(default_factory=DirectoryTree)
     root: Path = NVMET
-    record_path: Path = RECORD
+    record_path: Path = field(default_factory=lambda: state_folder() / "nvmf-target.json")
     load: Callable[[Collection[str]], None] = load_modules
     wait: Callable[[str, float], None] = await_address
 

@@ -7,6 +7,7 @@ Method: a fake of the kernel's configfs that refuses what the kernel refuses, an
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -182,8 +183,15 @@ def test_a_record_is_what_was_written_and_a_broken_one_is_refused(spec: Spec, tm
     assert read_record(path) == record_of(spec)
     assert [file.name for file in path.parent.iterdir()] == ["target.json"]
     path.write_text("{")
-    with pytest.raises(ConfigError, match="lists what nvmf-setup made here"):
+    with pytest.raises(ConfigError, match="tells what nvmf-setup made here"):
         read_record(path)
+
+
+def test_a_record_of_another_boot_says_nothing(spec: Spec, tmp_path: Path) -> None:
+    path = tmp_path / "target.json"
+    write_record(path, record_of(spec))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"boot": "another"}))
+    assert read_record(path) == Record()
 
 
 def test_a_directory_tree_does_what_configfs_needs(tmp_path: Path) -> None:
