@@ -18,10 +18,11 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kvstore.errors import ConfigError, DeviceError, KvStoreError
+from kvstore.nvmf import check
 from kvstore.nvmf.host import CONNECT_S, LocalHost
 from kvstore.nvmf.pool import HostPool, line_for_lmcache
 from kvstore.nvmf.spec import Spec, read_spec
@@ -46,6 +47,7 @@ class Machine:
     target: Callable[[Spec], Target] = Target
     host: Callable[[Spec, str], LocalHost] = LocalHost
     pool: Callable[[LocalHost], HostPool] = HostPool
+    checked: Callable[[], check.Machine] = check.Machine
 
 
 @dataclass
@@ -213,6 +215,19 @@ def _status(run: _Run, parts: Sequence[dict[str, Any]]) -> int:
     return EXIT_OK if is_right else EXIT_BAD
 
 
+def _check(run: _Run) -> int:
+    options, spec = run.options, run.spec if run.options.file else None
+    machine = run.machine.checked()
+    if options.dry_run:
+        lines = check.plan(spec, options.host, peer=options.peer, machine=machine)
+        run.say(lines, would=lines)
+        return EXIT_OK
+    found = check.findings(spec, options.host, peer=options.peer, machine=machine)
+    failed = any(one.verdict == "fail" for one in found)
+    run.say(list(check.report(found)), ok=not failed, findings=[asdict(one) for one in found])
+    return EXIT_BAD if failed else EXIT_OK
+
+
 # ---- the command line ----
 
 
@@ -247,6 +262,11 @@ def build_parser() -> argparse.ArgumentParser:
         pool.add_argument(f"--{name.replace('_', '-')}", metavar="SIZE", type=_size, help="as of kvstore format")
     pool.add_argument("--engine", metavar="URL", default="", help="many hosts: etcd://host:port,…, see docs/sharing.md")
     _force(pool, "DEVICE", "format it though it holds data")
+    ready = _verb(
+        verbs, "check", _check, "is this machine ready for RoCE v2: findings with their mends", needs_file=None
+    )
+    ready.add_argument("--host", metavar="NAME", help="as the file calls this machine; without: by its addresses")
+    ready.add_argument("--peer", metavar="ADDRESS", help="of the other end, to measure the way there")
     return parser
 
 
@@ -270,8 +290,9 @@ def _group(verbs: Any, name: str, text: str) -> Any:
 
 
 def _verb(
-    verbs: Any, name: str, run: Callable[[_Run], int], text: str, *, needs_file: bool = True
+    verbs: Any, name: str, run: Callable[[_Run], int], text: str, *, needs_file: bool | None = True
 ) -> argparse.ArgumentParser:
+    """``needs_file`` None: it is read where it is given."""
     verb = _parser(verbs, name, text)
     verb.add_argument("file", metavar="FILE", nargs=None if needs_file else "?", help="the YAML file, see docs/nvmf.md")
     verb.add_argument("--json", action="store_true", help="print JSON")
@@ -300,7 +321,7 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
     run = _Run(options, machine or Machine())
     status = EXIT_USAGE
     try:
-        if options.needs_file:
+        if options.needs_file or (options.needs_file is None and options.file):
             run.spec = read_spec(options.file)
         status = EXIT_BAD
         status = options.run(run)

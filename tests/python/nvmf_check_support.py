@@ -55,6 +55,12 @@ FILES: dict[str, str | None] = {
     "/sys/module/nvme_rdma": None,
     "/sys/module/nvme_core/parameters/multipath": "Y",
     "/sys/kernel/iommu_groups/7": None,
+    "/sys/class/nvme/nvme2/transport": "rdma",
+    "/sys/class/nvme/nvme2/address": f"traddr={TARGET},trsvcid=4420,src_addr={LOCAL}",
+    "/sys/class/nvme/nvme2/subsysnqn": "nqn.2026-11.com.example:pool",
+    "/sys/class/nvme/nvme2/state": "live",
+    "/sys/block/nvme2n1/nguid": "00000000-0000-0000-0000-000000000001",
+    "/sys/block/nvme2n1/device/subsysnqn": "nqn.2026-11.com.example:pool",
     "/proc/sys/kernel/osrelease": RELEASE,
     "/proc/self/limits": "Max locked memory         unlimited            unlimited            bytes",
 }
@@ -88,6 +94,12 @@ Conflicting CPU frequency values detected: 2400.000000 != 1873.463000. CPU Frequ
  2       1000          1.76           6.12         {0}                1.80             0.06            1.88        6.12
 """
 
+
+def fio(bytes_per_s: float, error: int = 0) -> Answer:
+    job = {"jobname": "nvme2n1", "error": error, "read": {"bw_bytes": bytes_per_s, "io_bytes": 1 << 30}}
+    return Answer("fio: something it notes first\n" + json.dumps({"fio version": "fio-3.33", "jobs": [job]}))
+
+
 #: By the beginning of the command, without the path of its program.
 COMMANDS: dict[str, Answer] = {
     "verbs_probe.py": verbs(),
@@ -97,6 +109,7 @@ COMMANDS: dict[str, Answer] = {
     "dcb -j app": Answer('{"dscp_prio":[[26,3],[48,6]]}'),
     "ib_write_lat": Answer(LATENCY.format("1.79")),
     "ping": Answer("1 packets transmitted, 1 received"),
+    "fio": fio(11_800_000_000),
 }
 
 

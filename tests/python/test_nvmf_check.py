@@ -31,6 +31,7 @@ from nvmf_check_support import (
     RELEASE,
     SPEC,
     TARGET,
+    fio,
     machine,
     own,
     pfc,
@@ -38,10 +39,12 @@ from nvmf_check_support import (
 )
 
 from kvstore.errors import ConfigError
+from kvstore.nvmf import cli as nvmf_cli
 from kvstore.nvmf.check import Answer, Finding, findings, plan
 from kvstore.nvmf.check.machine import Machine, run
 from kvstore.nvmf.check.verbs import PROBE
 from kvstore.nvmf.check.verbs_probe import devices
+from kvstore.nvmf.cli import main
 
 MISSING = object()
 GONE = Answer(problem="is not installed")
@@ -204,6 +207,14 @@ ROWS = [
         Answer("cma event RDMA_CM_EVENT_REJECTED, error 8", "rping: cma event RDMA_CM_EVENT_REJECTED, error 8")}),
     Row("round trip", "fail", "UNREACHABLE", "UDP port 4791", {}, {"ib_write_lat": MISSING, "rping":
         Answer("cma event RDMA_CM_EVENT_UNREACHABLE, error -110", "rping: RDMA_CM_EVENT_UNREACHABLE, error -110")}),
+    Row("read", "warn", "40 Gb/s from /dev/nvme2n1, 40% of the line's 100", "io_queues", {}, {"fio": fio(5e9)}),
+    Row("read", "warn", "no namespace of the file is connected", "host connect",
+        {"/sys/class/nvme/nvme2/state": "connecting"}),
+    Row("read", "warn", "no namespace of the file is connected", "host connect",
+        {"/sys/block/nvme2n1/nguid": "00000000-0000-0000-0000-000000000002"}),
+    Row("read", "warn", "not measured: fio is not installed", "apt install fio", {}, {"fio": MISSING}),
+    Row("read", "warn", "not measured: fio told nothing", "dmesg", {}, {"fio": fio(12e9, error=5)}),
+    Row("read", "warn", "94.4 Gb/s .*line's rate is not available", "ethtool", {f"{PORT}/rate": MISSING}),
     Row("round trip", "warn", "no RDMA port leads to", "ip route get", {}, {"verbs_probe.py": verbs(gids=[])}),
 ]  # fmt: skip
 
@@ -251,6 +262,24 @@ def test_where_pyverbs_is_missing_the_gids_are_those_of_sysfs_and_say_so(tmp_pat
     assert found["GID for 10.0.0.1"].told.startswith("index 1 ")
     assert {found[one].source for one in ("GID for 10.0.0.1", "mlx5_0/1 GIDs")} == {"sysfs"}
     assert found["pyverbs"].verdict == "warn"
+
+
+def test_a_namespace_over_tcp_is_measured_against_the_interface_of_each_way_to_it(tmp_path: Path) -> None:
+    second = {"transport": "tcp", "address": "traddr=10.0.0.8", "subsysnqn": SPEC.subsystems[0].nqn, "state": "live"}
+    files = {f"/sys/class/nvme/nvme3/{name}": text for name, text in second.items()}
+    files |= {f"{NETDEV}/speed": "25000", "/sys/class/nvme/nvme2/transport": "tcp"}
+    found = look(tmp_path, files, {"fio": fio(3e9)})["read"]
+    assert (found.verdict, found.told) == ("ok", "24 Gb/s from /dev/nvme2n1, 96% of the line's 25")
+
+
+def test_fio_is_told_to_read_only_and_what_is_connected_elsewhere_is_not_read(tmp_path: Path) -> None:
+    local = {"/sys/block/nvme0n1/nguid": f"{1:032x}", "/sys/block/nvme0n1/device/subsysnqn": "nqn.local",
+             "/sys/class/nvme/nvme0/transport": "pcie", "/sys/class/nvme/nvme0/subsysnqn": "nqn.local",
+             "/sys/class/nvme/nvme0/state": "live"}  # fmt: skip
+    made = machine(tmp_path, {**FILES, **local}, COMMANDS)
+    line = next(line for line in plan(SPEC, machine=made) if line.startswith("run fio"))
+    assert {"--readonly", "--rw=read", "--direct=1", "--runtime=5"} < set(line.split())
+    assert [part for part in line.split() if "/dev/" in part] == ["--filename=/dev/nvme2n1"]
 
 
 def test_an_entry_without_a_type_is_never_used(tmp_path: Path) -> None:
@@ -322,6 +351,37 @@ def test_what_a_command_complains_of_is_its_problem() -> None:
     )
     assert run(("/nowhere/dcb",), 60).problem == "/nowhere/dcb cannot be run: No such file or directory"
     assert Machine().ask("a-program-that-is-not-there").problem == "a-program-that-is-not-there is not installed"
+
+
+# ---- the verb ----
+
+
+def check(root: Path, files: Mapping[str, object], *arguments: str) -> int:
+    made = machine(root, changed(FILES, files), COMMANDS)  # type: ignore[arg-type]
+    return main(["check", *arguments], nvmf_cli.Machine(checked=lambda: made))
+
+
+def test_the_verb_prints_each_finding_with_its_mend_and_fails_when_one_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(tmp_path / "slow", {f"{NETDEV}/mtu": "1500"}) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"^warn  mlx5_0/1 MTU  +eth0 1500, RDMA 4096.*\n +mend: ip link set dev eth0 mtu 4200", said, re.M)
+    assert said.endswith("13 ok, 3 warnings, 0 failed\n")
+    assert check(tmp_path / "down", {f"{PORT}/state": "1: DOWN"}, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is False
+    link = next(one for one in told["findings"] if one["subject"] == "mlx5_0/1 link")
+    assert (link["verdict"], link["source"]) == ("fail", "sysfs")
+
+
+def test_the_verb_reads_a_file_that_is_given_and_refuses_one_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check(tmp_path / "a", {}, "/nowhere/pool.yaml") == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert check(tmp_path / "b", {}, "--dry-run", "--peer", TARGET) == 0
+    assert f"run ib_write_lat -d mlx5_0 -i 1 -x 3 -F {TARGET}" in capsys.readouterr().out.splitlines()
 
 
 # ---- the program that asks pyverbs ----

@@ -11,15 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvstore.errors import ConfigError
-from kvstore.nvmf.check import classes, gids, link, round_trip, system, verbs
+from kvstore.nvmf.check import classes, gids, link, round_trip, system, throughput, verbs
 from kvstore.nvmf.check.finding import Finding, Verdict
 from kvstore.nvmf.check.machine import Answer, Machine
 from kvstore.nvmf.check.ports import Port as RdmaPort
 from kvstore.nvmf.check.ports import find_ports
+from kvstore.nvmf.check.report import report
 from kvstore.nvmf.check.routes import Route, find_route
 from kvstore.nvmf.spec import Port, Spec
 
-__all__ = ["Answer", "Finding", "Machine", "Verdict", "findings", "plan"]
+__all__ = ["Answer", "Finding", "Machine", "Verdict", "findings", "plan", "report"]
 
 
 def findings(
@@ -67,6 +68,7 @@ def _look(spec: Spec | None, host: str | None, peer: str | None, machine: Machin
     yield system.check_memlock(machine)
     yield system.check_iommu(machine, ports)
     yield from round_trip.check_peer(machine, ports, peer)
+    yield throughput.check_read(machine, spec, ports)
 
 
 def _ports_for(spec: Spec | None, host: str | None) -> list[Port]:
