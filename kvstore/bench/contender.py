@@ -13,7 +13,6 @@ turn of the next one.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -21,15 +20,18 @@ from typing import Any, NamedTuple
 
 from kvstore.bench.clock import JobClock
 from kvstore.bench.content import whole_pages
-from kvstore.bench.cpu import CpuTime, cpu_of_process, cpu_of_thread, cpu_time
+from kvstore.bench.cpu import CpuTime, cpu_of_thread, cpu_time
 from kvstore.bench.engines import make_engine
-from kvstore.bench.engines.base import Engine, Op, SelfTimedEngine, Work
-from kvstore.bench.numbers import Choices, Numbers
+from kvstore.bench.engines.base import Op, SelfTimedEngine, Work
+from kvstore.bench.lane import Lane
+from kvstore.bench.numbers import Choices
 from kvstore.bench.options import JobSpec
+from kvstore.bench.store import Store
 from kvstore.bench.tally import Tally, together
+from kvstore.bench.turn import Turn
 from kvstore.errors import ConfigError
 
-__all__ = ["Contender", "Store", "Turn", "work_of"]
+__all__ = ["Contender", "work_of"]
 
 MIB = 1 << 20
 _READ_BACK_BLOCKS = 64
@@ -49,7 +51,8 @@ def work_of(spec: JobSpec, engine: str, paths: tuple[str, ...]) -> Work:
         weights=spec.weights,
         population=population,
         size_bytes=spec.capacity or -(-needed // MIB) * MIB,
-        iodepth=spec.iodepth,
+        iodepth=spec.batch_blocks,
+        calls=spec.iodepth // spec.batch_blocks,
         numjobs=spec.numjobs,
         verify=spec.verify,
         seed=spec.randseed,
@@ -65,85 +68,6 @@ def live_blocks(spec: JobSpec) -> int:
 def _slack_blocks(spec: JobSpec) -> int:
     """How many more must be kept: those being put, and where gets go on meanwhile, those that are put during one."""
     return spec.iodepth * spec.numjobs * (4 if spec.rw == "getput" else 1)
-
-
-class Store:
-    """An open engine and which blocks are in it. Jobs that need the same one after another share it."""
-
-    def __init__(self, engine: Engine, work: Work, live: int) -> None:
-        self.engine, self.work = engine, work
-        self.numbers = Numbers(live, work.population - live)
-        self.content = work.content()
-        try:
-            engine.open(work)
-            self_timed = isinstance(engine, SelfTimedEngine)
-            self.buffers = [] if self_timed else [engine.buffers() for _ in range(work.numjobs)]
-        except BaseException:
-            engine.close()
-            raise
-        for buffers in self.buffers:
-            self.content.fill(buffers)
-
-    def close(self) -> None:
-        """Give everything back; buffers first, which may be the engine's memory."""
-        self.buffers.clear()
-        self.engine.close()
-
-
-class Turn:
-    """When the threads of a contender have to stop, and how far they are."""
-
-    def __init__(self, seconds: float | None, blocks: int | None, clock: JobClock | None = None) -> None:
-        self.begun = time.perf_counter()
-        self.seconds, self.blocks = seconds, blocks
-        self.clock = clock or JobClock()
-        self._clock_began_s = self.clock.seconds
-        self.stopped = threading.Event()
-        self.failure: BaseException | None = None
-        self.taken = 0
-        self.moved_bytes = 0
-        self._lock = threading.Lock()
-
-    def take(self, count: int) -> int:
-        """How many blocks a thread may move now, ``count`` at most; 0: it is over.
-
-        A turn moves one batch at least, also on a machine that is so busy that it is over when its threads begin.
-        """
-        late = self.seconds is not None and time.perf_counter() - self.begun >= self.seconds
-        with self._lock:
-            if (late and self.taken) or self.stopped.is_set():
-                return 0
-            taken = count if self.blocks is None else min(count, self.blocks - self.taken)
-            self.taken += taken
-            return taken
-
-    def moved(self, nbytes: int) -> None:
-        """For whoever watches."""
-        with self._lock:
-            self.moved_bytes += nbytes
-
-    def fail(self, error: BaseException) -> None:
-        """End it for all threads; the first failure is the one that is told."""
-        with self._lock:
-            self.failure = self.failure or error
-        self.stopped.set()
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until it is over by time."""
-        return math.inf if self.seconds is None else self.begun + self.seconds - time.perf_counter()
-
-    @property
-    def bytes_per_s(self) -> float:
-        """How fast it is so far, in time that counts."""
-        return self.moved_bytes / max(self.clock.seconds - self._clock_began_s, 1e-9)
-
-    @property
-    def fraction(self) -> float:
-        """How much of it is over, 0 to 1."""
-        by_time = (time.perf_counter() - self.begun) / self.seconds if self.seconds else 0.0
-        by_blocks = self.taken / self.blocks if self.blocks else 0.0
-        return min(max(by_time, by_blocks), 1.0)
 
 
 class Rest(NamedTuple):
@@ -180,6 +104,8 @@ class Contender:
             return f"it has no {missing[0]}"
         if len(self.work.paths) > 1 and not self.engine.many_paths:
             return "it uses one device, not several"
+        if self.work.calls > 1 and not (self.engine.overlaps or self._self_timed):
+            return "its calls block: for several in flight there is numjobs"
         if self._self_timed and (len(self.spec.ops) > 1 or self.spec.rate):
             return "it makes its own requests, and cannot mix gets with puts or keep to a rate"
         unknown = sorted(set(self.work.options) - set(self.engine.option_help))
@@ -297,10 +223,11 @@ class Contender:
         if self._self_timed:
             threads = [threading.Thread(target=self._measure, args=(turn, tallies[0]))]
         else:
-            threads = [
-                threading.Thread(target=self._work, args=(_Lane(self, turn, worker, tally), op))
+            lanes = [
+                Lane(self.spec, self.store, worker, self.choices[worker], turn, tally)
                 for worker, tally in enumerate(tallies)
             ]
+            threads = [threading.Thread(target=self._work, args=(lane, op)) for lane in lanes]
         for thread in threads:
             thread.start()
         try:
@@ -334,21 +261,21 @@ class Contender:
         turn.moved(done.bytes)
         self.cpu = self.cpu.plus(CpuTime(done.usr_s, done.sys_s))
 
-    @staticmethod
-    def _work(lane: _Lane, op: Op | None) -> None:
+    def _work(self, lane: Lane, op: Op | None) -> None:
         try:
             lane.run(op)
         except BaseException as error:  # noqa: BLE001 - told by the thread that waits
             lane.turn.fail(error)
+        self.staged += lane.staged  # looked at only where there is one thread
 
     def _read_back(self) -> None:
         """Get the newest blocks that were put: all with ``verify=full``, else some."""
         numbers, content = self.store.numbers, self.store.content
         count = numbers.live if self.spec.verify == "full" else min(numbers.live, _READ_BACK_BLOCKS)
-        buffers, tally = self.store.buffers[0], self.tallies[0]
+        buffers, tally = self.store.buffers[0][0], self.tallies[0]
         newest = range(max(numbers.next - count, 0), numbers.next)
-        for first in range(0, len(newest), self.spec.iodepth):
-            chosen = newest[first : first + self.spec.iodepth]
+        for first in range(0, len(newest), self.work.iodepth):
+            chosen = newest[first : first + self.work.iodepth]
             content.spoil(buffers, len(chosen))
             hits = self.engine.batch("get", chosen, buffers) or [True] * len(chosen)
             for row, number in enumerate(chosen):
@@ -356,102 +283,3 @@ class Contender:
                     tally.found(content.wrong(buffers, row, number, self.work.bytes_of(number), self.spec.verify))
                 else:
                     tally.write.misses += 1
-
-
-class _Lane:
-    """One thread of a contender, in one turn."""
-
-    def __init__(self, contender: Contender, turn: Turn, worker: int, tally: Tally) -> None:
-        self.contender = contender
-        self.spec, self.work, self.engine = contender.spec, contender.work, contender.engine
-        self.numbers, self.content = contender.store.numbers, contender.store.content
-        self.buffers, self.choices = contender.store.buffers[worker], contender.choices[worker]
-        self.turn, self.tally, self.clock = turn, tally, turn.clock
-        self._engine_cpu = CpuTime(0.0, 0.0)
-
-    def run(self, op: Op | None) -> None:
-        """Batch after batch until the turn is over. The rate is for what is measured, not for filling (``op``)."""
-        rate = 0 if op else self.spec.rate
-        if rate:  # all time counts, or more than the rate would be reported
-            self.clock.enter(time.perf_counter())
-        begun, self._due = cpu_of_thread(), time.perf_counter()
-        try:
-            while count := self.turn.take(self.spec.iodepth):
-                self._batch(op or self._next_op(), count)
-                self._keep_to(rate)
-        finally:
-            overhead = cpu_of_thread() - begun - self._engine_cpu
-            self.tally.overhead_cpu = self.tally.overhead_cpu.plus(overhead)
-            if rate:
-                self.clock.leave(time.perf_counter())
-
-    def _next_op(self) -> Op:
-        ops = self.spec.ops
-        if len(ops) == 1:
-            return ops[0]
-        return "get" if self.choices.percent() < self.spec.rwmixget else "put"
-
-    def _batch(self, op: Op, count: int) -> None:
-        """One call of the engine, and what belongs before and after it."""
-        if op == "put":
-            with self.numbers.putting(count) as fresh:
-                self.content.stamp(self.buffers, fresh)
-                self._call(op, list(fresh))
-            return
-        with self.numbers.getting() as there:
-            if not there:
-                raise ConfigError("there is nothing to get: nothing was put yet")
-            chosen = self.choices.among(there, count)
-            if op == "get":
-                self.content.spoil(self.buffers, count)
-            hits = self._call(op, chosen)
-            if op == "prefetch":
-                self.contender.staged += len({number for number, hit in zip(chosen, hits, strict=True) if hit})
-                hits = self._use(chosen)
-            if op != "lookup" and self.spec.verify != "none":
-                self._verify(chosen, hits)
-
-    def _use(self, chosen: list[int]) -> list[bool]:
-        """What was staged is used by one get. Neither its time counts nor the CPU time of the engine's threads."""
-        self.content.spoil(self.buffers, len(chosen))
-        whole, own = cpu_of_process(), cpu_of_thread()
-        hits = list(self.engine.batch("get", chosen, self.buffers) or [True] * len(chosen))
-        others = cpu_of_process() - whole - (cpu_of_thread() - own)
-        self.tally.overhead_cpu = self.tally.overhead_cpu.plus(others)
-        self.tally.read.misses += hits.count(False)
-        return hits
-
-    def _keep_to(self, rate: int) -> None:
-        """Wait until the next batch is due; 0: it is."""
-        if not rate:
-            return
-        self._due += self._last_bytes / rate
-        waiting = min(self._due - time.perf_counter(), self.turn.left_s)
-        if waiting > 0:
-            self.turn.stopped.wait(waiting)
-
-    def _call(self, op: Op, chosen: list[int]) -> list[bool]:
-        cpu, begun = cpu_of_thread(), time.perf_counter()
-        begun_s = self.clock.enter(begun)
-        try:
-            moved = self.engine.batch(op, chosen, self.buffers)
-        finally:
-            ended = time.perf_counter()
-            ended_s = self.clock.leave(ended)
-            self._engine_cpu = self._engine_cpu.plus(cpu_of_thread() - cpu)
-        seconds = ended - begun
-        hits = [True] * len(chosen) if moved is None else list(moved)
-        sizes = [self.work.bytes_of(number) if hit else 0 for number, hit in zip(chosen, hits, strict=True)]
-        self._last_bytes = 0 if op == "lookup" else sum(sizes)
-        side = self.tally.write if op == "put" else self.tally.read
-        misses = hits.count(False)
-        side.batch(len(chosen) - misses, misses, self._last_bytes, seconds, begun_s, ended_s)
-        self.tally.thread_seconds += seconds
-        self.turn.moved(self._last_bytes)
-        return hits
-
-    def _verify(self, chosen: list[int], hits: list[bool]) -> None:
-        sizes = [self.work.bytes_of(number) for number in chosen]
-        for hit, wrong in zip(hits, self.content.check(self.buffers, chosen, sizes, self.spec.verify), strict=True):
-            if hit:
-                self.tally.found(wrong)

@@ -13,7 +13,7 @@ from types import TracebackType
 from rich import progress as bars
 from rich.console import Console
 
-from kvstore.bench.contender import Turn
+from kvstore.bench.turn import Turn
 
 __all__ = ["Live", "Progress"]
 

@@ -46,6 +46,7 @@ class JobSpec:
     shape: str
     block_tokens: int
     iodepth: int
+    iodepth_batch: int
     numjobs: int
     size: int
     io_size: int
@@ -68,6 +69,11 @@ class JobSpec:
     def ops(self) -> tuple[Op, ...]:
         """What its batches do."""
         return ("get", "put") if self.rw == "getput" else (cast("Op", self.rw),)
+
+    @property
+    def batch_blocks(self) -> int:
+        """Of one call."""
+        return min(self.iodepth_batch or self.iodepth, self.iodepth)
 
     @property
     def block_sizes(self) -> tuple[int, ...]:
@@ -219,7 +225,9 @@ OPTIONS: dict[str, Option] = {
         Option("bssplit", _split, "", "sizes in one job, with their share: 64k/50:1m/50; instead of bs"),
         Option("shape", _shape, "", "block size of a model, by its name in bench/shapes; instead of bs"),
         Option("block_tokens", _count(0), "0", "with shape: tokens in a block; 0: as the shape's file says"),
-        Option("iodepth", _counts(1, 4096), "1", "blocks of one call, in flight together; of a list one job for each"),
+        Option("iodepth", _counts(1, 4096), "1", "blocks in flight at once; of a list one job for each"),
+        Option("iodepth_batch", _count(0, 4096), "0", "blocks of one call; of a thread iodepth / iodepth_batch "
+               "calls are in flight at once, with engines that can do that. 0: iodepth, one call after the other"),
         Option("numjobs", _counts(1, 256), "1", "threads that call at once, all on one store; likewise"),
         Option("size", _size_above_0, "1g", "bytes of different blocks: what is filled, and what gets choose from"),
         Option("io_size", _size, "0", "bytes to move; 0: size, or with runtime no limit"),
@@ -241,6 +249,7 @@ OPTIONS: dict[str, Option] = {
 ALIASES = {
     "ioengine": "engine",
     "blocksize": "bs",
+    "iodepth_batch_submit": "iodepth_batch",
     "rwmixread": "rwmixget",
     "readwrite": "rw",
 }
@@ -295,6 +304,7 @@ def _specs(name: str, given: Mapping[str, str]) -> list[JobSpec]:
         told = [format_size(sizes[0])] * (len(splits) > 1)
         told += [f"depth{depth}"] * (len(depths) > 1) + [f"jobs{count}"] * (len(threads) > 1)
         one = replace(spec, name="-".join([name, *told]), bs=sizes, bssplit=split, iodepth=depth, numjobs=count)
+        _check_batches(one)
         made += [replace(one, loop=loop) for loop in range(spec.loops)]
     return made
 
@@ -304,6 +314,15 @@ def _check(spec: JobSpec) -> None:
         raise ConfigError(f"job {spec.name}: {len(spec.filename)} places for {len(spec.engine)} engines")
     if spec.slice <= 0:
         raise ConfigError(f"job {spec.name}: slice is 0: a turn must take some time")
+
+
+def _check_batches(spec: JobSpec) -> None:
+    if spec.iodepth % spec.batch_blocks:
+        raise ConfigError(
+            f"job {spec.name}: iodepth is {spec.iodepth}, no multiple of iodepth_batch={spec.batch_blocks}"
+        )
+    if spec.rw == "prefetch" and spec.batch_blocks != spec.iodepth:
+        raise ConfigError(f"job {spec.name}: prefetch is one call after the other: leave iodepth_batch out")
 
 
 def option_table() -> str:

@@ -29,7 +29,7 @@ _RW = {"randread": "get", "read": "get", "write": "put", "randwrite": "put", "ra
 _BASELINE_OPTIONS = {"ioengine": ("io_uring",), "direct": ("1",), "rw": ("randread", "write", "randrw")}
 _FIO_DEFAULTS = {"ioengine": "psync", "direct": "0", "rw": "read"}
 #: Options of a job that make it another measurement, with what they are when nobody says.
-_VARIANTS = {"random_distribution": "random", "rate": "0", "rwmixget": "50", "bssplit": ""}
+_VARIANTS = {"iodepth_batch": "0", "random_distribution": "random", "rate": "0", "rwmixget": "50", "bssplit": ""}
 _ALIASES = {"rwmixget": "rwmixread"}
 #: What jobs work over and how they look at it, which makes another measurement, too; when nobody says.
 _SIZE, _VERIFY = 1 << 30, "stamp"

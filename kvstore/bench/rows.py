@@ -109,7 +109,7 @@ class Results:
         brought wrong blocks.
         """
         good = (other for other in self.rows if other.cell == row.cell and not (other.failure or other.wrong))
-        return [other for other in good if not other.ours and other.engine_name != BASELINE]
+        return [other for other in good if not (other.ours or other.engine_name.startswith(BASELINE))]
 
 
 def percentile(latency_ns: Mapping[int, int], percent: float) -> int:

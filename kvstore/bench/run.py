@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from kvstore.bench.contender import Contender, Store, Turn, live_blocks, work_of
+from kvstore.bench.contender import Contender, live_blocks, work_of
 from kvstore.bench.cpu import CpuTime
 from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Work
@@ -22,7 +22,9 @@ from kvstore.bench.live import Live, Progress
 from kvstore.bench.machine import device_facts
 from kvstore.bench.options import JobSpec
 from kvstore.bench.places import place_in_memory, refuse_data, remove, write_zeros
+from kvstore.bench.store import Store
 from kvstore.bench.tally import Tally
+from kvstore.bench.turn import Turn
 
 __all__ = ["JobResult", "run_jobs"]
 

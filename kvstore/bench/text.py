@@ -30,8 +30,8 @@ def _job(job: dict[str, Any]) -> Iterator[str]:
     own, options = job["kvbench"], job["job options"]
     sizes = ",".join(format_size(size) for size in own["block_sizes"])
     yield (
-        f"{job['jobname']}: rw={own['rw']}, bs={sizes}, engine={own['engine']}, iodepth={options['iodepth']}, "
-        f"numjobs={options['numjobs']}: err={job['error']:2}"
+        f"{job['jobname']}: rw={own['rw']}, bs={sizes}, engine={own['engine']}, iodepth={options['iodepth']}"
+        f"{_calls(options)}, numjobs={options['numjobs']}: err={job['error']:2}"
     )
     if "why_not" in own:
         yield f"  cannot run here: {own['why_not']}"
@@ -51,6 +51,12 @@ def _job(job: dict[str, Any]) -> Iterator[str]:
         yield f"  written      : {own['write_amplification']:.3f} bytes to the device for each byte put"
     if own["path"]:
         yield f"  path taken   : {own['path']}"
+
+
+def _calls(options: dict[str, str]) -> str:
+    """How they are called, where that is not one call after the other."""
+    batch = options["iodepth_batch_submit"]
+    return "" if batch == options["iodepth"] else f" in calls of {batch}"
 
 
 def _side(side: dict[str, Any], label: str) -> Iterator[str]:

@@ -72,6 +72,6 @@ def test_threads_together_are_no_faster_than_the_device(
     engine = OneAtATime()
     monkeypatch.setattr("kvstore.bench.contender.make_engine", lambda name: engine)
     slow_check = time.sleep
-    monkeypatch.setattr("kvstore.bench.contender._Lane._verify", lambda *unused: slow_check(engine.block_s))
+    monkeypatch.setattr("kvstore.bench.lane.Lane._verify", lambda *unused: slow_check(engine.block_s))
     job = one_job(tmp_path, "--rw=get", f"--numjobs={numjobs}")
     assert job["kvbench"]["seconds"] >= engine.busy_s * 0.999

@@ -30,7 +30,7 @@ from kvstore.bench.engines.kvstore_engine import KvStoreEngine
 
 MIB = 1 << 20
 _OF_LMCACHE = ("raw_block-posix", "raw_block-io_uring", "lmcache-local-disk")
-_SELF_TIMED = ("fio",)
+_SELF_TIMED = ("fio", "fio-batches")
 _BLOCKS = 24
 _PLAIN = Work(paths=(), block_sizes=(16384,), population=_BLOCKS, size_bytes=48 * MIB, iodepth=4, verify="full", seed=7)
 #: One at a time; a batch; two threads with batches of blocks that are not whole pages.

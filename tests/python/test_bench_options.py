@@ -90,6 +90,8 @@ def test_a_shape_gives_the_block_size() -> None:
         ({"random_distribution": "zipf:nan"}, "zipf's theta is nan: allowed are 0 to"),
         ({"random_distribution": "zipf:-1"}, "zipf's theta is -1: allowed are 0 to"),
         ({"direct": "0"}, "always works as with direct=1"),
+        ({"iodepth": "1,16", "iodepth_batch": "5"}, "iodepth is 16, no multiple of iodepth_batch=5"),
+        ({"rw": "prefetch", "iodepth": "4", "iodepth_batch": "2"}, "prefetch is one call after the other"),
         ({"filename": "a,b", "engine": "kvstore"}, "2 places for 1 engines"),
     ],
 )

@@ -16,7 +16,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,12 @@ from bench_support import MemoryEngine, bench, one_job
 
 import kvstore
 from kvstore.bench import engines
-from kvstore.bench.contender import Turn
 from kvstore.bench.content import Buffers
-from kvstore.bench.engines.base import Op
+from kvstore.bench.engines.base import Moved, Op
 from kvstore.bench.live import Live, Progress
 from kvstore.bench.places import folder_on_memory, loop_on_memory, refuse_data
 from kvstore.bench.results import load_results
+from kvstore.bench.turn import Turn
 from kvstore.cli import main
 from kvstore.errors import ForeignDataError
 
@@ -47,6 +48,61 @@ def use(engine: MemoryEngine, monkeypatch: pytest.MonkeyPatch) -> MemoryEngine:
 
 def asked(engine: MemoryEngine, op: Op) -> list[int]:
     return [number for what, numbers in engine.asked if what == op for number in numbers]
+
+
+class OverlappingEngine(MemoryEngine):
+    """A call moves its blocks only when it is waited for. Knows how many were in flight at once, and whose memory."""
+
+    overlaps = True
+
+    def __init__(self, fail_at: int = 0) -> None:
+        super().__init__()
+        self.fail_at, self.most, self.ended = fail_at, 0, 0
+        self.in_flight: list[Buffers] = []
+
+    def begin(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Callable[[], Moved]:
+        assert all(buffers is not other for other in self.in_flight)
+        self.in_flight.append(buffers)
+        self.most = max(self.most, len(self.in_flight))
+        return partial(self._end, op, list(numbers), buffers)
+
+    def _end(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Moved:
+        self.in_flight.remove(buffers)
+        self.ended += 1
+        if self.ended == self.fail_at:
+            raise OSError("the device went away")
+        return self.batch(op, numbers, buffers)
+
+
+@pytest.mark.parametrize("rw", ["get", "put", "getput"])
+def test_with_iodepth_batch_a_thread_keeps_several_calls_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rw: str
+) -> None:
+    engine = OverlappingEngine()
+    use(engine, monkeypatch)
+    job = one_job(tmp_path, f"--rw={rw}", "--iodepth=12", "--iodepth_batch=4", "--io_size=8m")
+    assert (job["error"], job["read"]["total_ios"] + job["write"]["total_ios"]) == (0, 128)
+    assert (engine.most, engine.in_flight, {len(numbers) for _, numbers in engine.asked}) == (3, [], {4})
+
+
+def test_what_is_in_flight_when_a_call_fails_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = OverlappingEngine(fail_at=9)
+    use(engine, monkeypatch)
+    job = one_job(tmp_path, "--rw=put", "--iodepth=16", "--iodepth_batch=4", "--io_size=32m", status=1)
+    assert "the device went away" in job["kvbench"]["failed"]
+    assert (engine.in_flight, engine.ended) == ([], 12)
+
+
+def test_an_engine_whose_calls_block_says_so_where_several_are_to_be_in_flight(tmp_path: Path) -> None:
+    job = one_job(tmp_path, "--rw=get", "--engine=preadv", "--iodepth=4", "--iodepth_batch=2", status=2)
+    assert job["kvbench"]["why_not"] == "its calls block: for several in flight there is numjobs"
+
+
+@pytest.mark.parametrize("engine", ["kvstore", "kvstore-threads"])
+@pytest.mark.parametrize("rw", ["get", "put"])
+def test_calls_that_overlap_bring_what_was_put(tmp_path: Path, engine: str, rw: str) -> None:
+    job = one_job(tmp_path, f"--rw={rw}", f"--engine={engine}", "--iodepth=8", "--iodepth_batch=2", "--verify=full")
+    assert (job["error"], job["kvbench"]["verified"], job["kvbench"]["wrong"]) == (0, 32, 0)
 
 
 @pytest.mark.parametrize("engine", ["kvstore", "preadv"])

@@ -22,6 +22,7 @@ ENGINES = {
     "kvstore-threads": "kvstore_engine:KvStoreThreads",
     "kvstore-unverified": "kvstore_engine:KvStoreUnverified",
     "fio": "fio_engine:FioEngine",
+    "fio-batches": "fio_engine:FioBatches",
     "preadv": "preadv_engine:PreadvEngine",
     "liburing": "liburing_engine:LiburingEngine",
     "file-per-key": "file_per_key_engine:FilePerKeyEngine",

@@ -19,16 +19,18 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from kvstore.bench.content import Buffers, Content, Verify, whole_pages
 
-__all__ = ["Engine", "Measured", "Op", "SelfTimedEngine", "Work", "key_of"]
+__all__ = ["Engine", "Measured", "Moved", "Op", "SelfTimedEngine", "Work", "key_of"]
 
 #: What is done to a batch of blocks. Every engine knows the first two.
 Op: TypeAlias = Literal["get", "put", "prefetch", "lookup"]
+#: What a batch comes to: None when all was moved, else for each block whether it was. False is a miss.
+Moved: TypeAlias = "Sequence[bool] | None"
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Work:
     population: int
     size_bytes: int  # of each of the paths that may be used; a file that is not there is to be made so large
     iodepth: int = 1  # blocks of a batch, at most
-    numjobs: int = 1  # threads that call `batch` at once
+    calls: int = 1  # batches of a thread in flight at once: more than one for those that overlap
+    numjobs: int = 1  # threads that call at once
     weights: tuple[float, ...] = (1.0,)  # of the sizes
     verify: Verify = "stamp"
     seed: int = 1
@@ -90,9 +93,9 @@ def key_of(number: int) -> bytes:
 class Engine(ABC):
     """One rival. Made without arguments and without touching anything.
 
-    ``batch`` is called by ``numjobs`` threads at once, each with buffers of its own; all else by one thread. Whatever
-    goes wrong is an exception with a message for people; a batch that moved only a part is one too, unless those blocks
-    are misses.
+    ``batch`` and ``begin`` are called by ``numjobs`` threads at once, each with buffers of its own; all else by one.
+    Whatever goes wrong is an exception with a message for people; a batch that moved only a part is one too, unless
+    those blocks are misses.
     """
 
     name: ClassVar[str] = "?"
@@ -103,6 +106,8 @@ class Engine(ABC):
     in_folder: ClassVar[bool] = False
     #: Its own options, name to what it does; the user writes ``<engine>.<option>``.
     option_help: ClassVar[Mapping[str, str]] = {}
+    #: Whether a thread can have several batches in flight: it has ``begin``.
+    overlaps: ClassVar[bool] = False
     work: Work
 
     def why_not(self) -> str | None:
@@ -114,7 +119,7 @@ class Engine(ABC):
         """Make an empty store at ``work.paths`` and keep ``work``. The paths are this engine's to overwrite."""
 
     @abstractmethod
-    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Moved:
         """Move block ``numbers[i]``, ``work.bytes_of(numbers[i])`` bytes, between the store and row i of ``buffers``.
 
         Parameters
@@ -126,10 +131,13 @@ class Engine(ABC):
             raises, and never after: what an exception leaves in flight is waited for first. After an exception, and of
             a miss, what a get left in its rows is undefined.
 
-        Returns
-        -------
-        None when all were moved, else for each whether it was: False is a miss.
         """
+
+    def begin(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Callable[[], Moved]:
+        """Start what ``batch`` does, where the engine overlaps; what is returned waits for its end. Each batch of a
+        thread that is in flight has buffers of its own.
+        """
+        raise TypeError(f"{self.name} has no calls that return before they are done")
 
     @abstractmethod
     def close(self) -> None:
@@ -202,5 +210,5 @@ class SelfTimedEngine(Engine):
         how many blocks are right; an exception when one is wrong.
         """
 
-    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Moved:
         raise TypeError(f"{self.name} makes its own requests")

@@ -14,6 +14,8 @@ threads, who know nothing of those workers.
 ``get`` is random, ``put`` runs through the places in order, each thread through a part of its own. Several sizes at
 once are given to it as ``bssplit``. It moves whole pages, as all do, and is credited the bytes of the blocks in them.
 With Zipf it draws by its own generator; which blocks are popular differs from thread to thread and turn to turn.
+
+``fio`` keeps ``iodepth`` requests in flight, whatever ``iodepth_batch`` says: a new one for each that is done.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from kvstore.bench.engines.base import Measured, Op, SelfTimedEngine, Work
 from kvstore.bench.engines.processes import PATIENCE_S, outcome
 from kvstore.bench.places import sync, usable_bytes
 
-__all__ = ["FioEngine"]
+__all__ = ["FioBatches", "FioEngine"]
 
 _VERIFY = {"stamp": "meta", "full": "xxhash"}
 #: Whoever is slower than this hangs.
@@ -154,7 +156,8 @@ class FioEngine(SelfTimedEngine):
         work = self.work
         options = [
             "--rw=randread" if op == "get" else "--rw=write",
-            f"--iodepth={work.iodepth}",
+            f"--iodepth={work.iodepth * work.calls}",
+            *self._batches(),
             f"--numjobs={work.numjobs}",
             f"--randseed={work.seed + self.runs}",
             "--norandommap=1",
@@ -201,6 +204,9 @@ class FioEngine(SelfTimedEngine):
         """None: it says itself what it used."""
         return []
 
+    def _batches(self) -> list[str]:
+        return []
+
     def close(self) -> None:
         """Nothing is open between its runs."""
 
@@ -210,6 +216,15 @@ class FioEngine(SelfTimedEngine):
             "path": "io_uring, fixed buffers, registered files",
             "verified_on_device": self.verified_on_device,
         }
+
+
+class FioBatches(FioEngine):
+    """Submits the blocks of a call together and waits for all of them: what a call can reach that does nothing else."""
+
+    name = "fio-batches"
+
+    def _batches(self) -> list[str]:
+        return [f"--iodepth_batch_submit={self.work.iodepth}", f"--iodepth_batch_complete_min={self.work.iodepth}"]
 
 
 def _split(work: Work) -> str:

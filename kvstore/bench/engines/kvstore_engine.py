@@ -1,16 +1,17 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""This store: one call of the batch API for each batch."""
+"""This store: a call of the batch API for each batch, and of those for single blocks where it is one block."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
 import kvstore
 from kvstore.bench.content import Buffers, whole_pages
-from kvstore.bench.engines.base import Engine, Op, Work
+from kvstore.bench.engines.base import Engine, Moved, Op, Work
 from kvstore.bench.machine import fill_level
 from kvstore.bench.places import device_bytes
 
@@ -23,6 +24,7 @@ class KvStoreEngine(Engine):
     name = "kvstore"
     operations = frozenset({"get", "put", "prefetch", "lookup"})
     many_paths = True
+    overlaps = True
     option_help: ClassVar[Mapping[str, str]] = {
         "verify_reads": "always, first_read or off (I5)",
         "device_kind": "auto, uring or threads",
@@ -64,17 +66,25 @@ class KvStoreEngine(Engine):
         arena = self.pool.alloc(self.work.iodepth * self.work.row_bytes)
         return Buffers(self.work.iodepth, self.work.row_bytes, arena)
 
-    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Moved:
+        if op == "lookup":
+            return self.space.contains([self.key(number) for number in numbers])
+        if len(numbers) == 1 and op != "prefetch":
+            return self._one(op, self.key(numbers[0]), self._views(numbers, buffers)[0])
+        return self.begin(op, numbers, buffers)()
+
+    def begin(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Callable[[], Moved]:
         keys = [self.key(number) for number in numbers]
         if op == "lookup":
-            return self.space.contains(keys)
+            found = self.space.contains(keys)
+            return lambda: found
         if op == "prefetch":
-            job = self.space.prefetch(keys)
-        else:
-            views = self._views(numbers, buffers)
-            if len(keys) == 1:
-                return self._one(op, keys[0], views[0])
-            job = self.space.put_many(keys, views) if op == "put" else self.space.get_many(keys, views)
+            return partial(self._end, self.space.prefetch(keys), op)
+        views = self._views(numbers, buffers)
+        call = self.space.put_many if op == "put" else self.space.get_many
+        return partial(self._end, call(keys, views), op, views)
+
+    def _end(self, job: kvstore.Job, op: Op, views: Sequence[memoryview] = ()) -> Moved:
         results = job.wait()
         if op == "get":
             for result, view in zip(results, views, strict=True):
@@ -87,7 +97,7 @@ class KvStoreEngine(Engine):
             return buffers.views(self.work.block_bytes)[: len(numbers)]
         return [buffers.view(row, self.work.bytes_of(number)) for row, number in enumerate(numbers)]
 
-    def _one(self, op: Op, key: bytes, view: memoryview) -> Sequence[bool] | None:
+    def _one(self, op: Op, key: bytes, view: memoryview) -> Moved:
         """A block at a time is what the calls for one block are for."""
         if op == "put":
             self._moved(op, self.space.put(key, view))
