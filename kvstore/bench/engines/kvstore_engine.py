@@ -18,6 +18,14 @@ from kvstore.bench.places import device_bytes
 __all__ = ["KvStoreEngine", "KvStoreThreads", "KvStoreUnverified"]
 
 
+#: What a block may end as.
+_GOOD: dict[Op, frozenset[str]] = {
+    "put": frozenset({"stored"}),
+    "get": frozenset({"hit", "miss"}),
+    "prefetch": frozenset({"hit", "miss"}),
+}
+
+
 class KvStoreEngine(Engine):
     """A pool in owner mode, which all threads share."""
 
@@ -86,11 +94,12 @@ class KvStoreEngine(Engine):
 
     def _end(self, job: kvstore.Job, op: Op, views: Sequence[memoryview] = ()) -> Moved:
         results = job.wait()
+        moved = [self._moved(op, result) for result in results]
         if op == "get":
-            for result, view in zip(results, views, strict=True):
-                if result.status == "hit":
+            for result, view, hit in zip(results, views, moved, strict=True):
+                if hit:
                     self._whole(result.nbytes, view)
-        return [self._moved(op, result) for result in results]
+        return moved
 
     def _views(self, numbers: Sequence[int], buffers: Buffers) -> list[memoryview]:
         if len(self.work.block_sizes) == 1:
@@ -122,7 +131,7 @@ class KvStoreEngine(Engine):
     @staticmethod
     def _moved(op: Op, result: kvstore.Result) -> bool:
         """Whether it was. A put that found its key present wrote nothing, and would count as infinitely fast."""
-        if result.status not in {"put": {"stored"}, "get": {"hit", "miss"}, "prefetch": {"hit", "miss"}}[op]:
+        if result.status not in _GOOD[op]:
             raise RuntimeError(f"{op} of a block ended as {result.status} {result.code or ''}".rstrip())
         return result.status != "miss"
 
