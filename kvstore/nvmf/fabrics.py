@@ -26,6 +26,7 @@ __all__ = ["ConnectRefused", "Fabrics", "KernelFabrics"]
 DEVICE = Path("/dev/nvme-fabrics")
 _LOG = Path("/dev/kmsg")
 _SECRET = re.compile(r"DHHC-1:[^,\s]*|(dhchap\w*secret=)[^,\s]*")
+_KILL_S = 2.0
 _RECORD_BYTES = 8192  # of the kernel's log, at most (CONSOLE_EXT_LOG_MAX)
 
 # A thread that hangs in the kernel keeps its process from ending; a child that does is left behind instead. The line
@@ -92,10 +93,15 @@ class KernelFabrics(Fabrics):
         try:
             told, failed = child.communicate(line, timeout=within_s)
         except subprocess.TimeoutExpired:
-            child.kill()  # it ends when the kernel lets go of it; it is not waited for
+            child.kill()  # it ends when the kernel lets go of it, which may be never
+            try:
+                child.communicate(timeout=_KILL_S)
+                still = ""
+            except subprocess.TimeoutExpired:
+                still = ", and may still do so (nvmf-setup host status)"
             raise WaitTimeout(
-                f"the kernel has not connected within {within_s:g} s, and may still do so: see nvmf-setup host status, "
-                "and whether the target's address answers a ping"
+                f"the kernel has not connected within {within_s:g} s{still}: does the target answer a ping, and its log"
+                " say why"
             ) from None
         finally:
             said = log.since()

@@ -183,6 +183,8 @@ class LocalHost:
         except ConnectRefused as refused:
             raise ConfigError(f"{path.name}: {explain(refused, path, self.fabrics.options())}") from refused
         except WaitTimeout as late:
+            # The kernel may have got so far that there is a controller, or have connected just now.
+            self._take_back([one.name for one in controllers(self.sysfs) if _is_of(one, path)], within_s)
             raise WaitTimeout(f"{path.name}: {late}.") from late
         return name
 

@@ -43,13 +43,18 @@ _REASONS = (
         "the target has no subsystem {subsystem} at this address: nvmf-setup target status there",
     ),
     _Reason(
+        ("invalid service id", f"failed to connect socket: -{errno.ECONNREFUSED}"),
+        "nothing listens there: nvmf-setup target apply on the target",
+    ),
+    _Reason(
         ("already connected", "duplicate"), "it is connected already, by other means than this file: nvme list-subsys"
     ),
 )
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "nothing listens there: nvmf-setup target apply on the target; or a key is wrong",
-    errno.ECONNRESET: "the target refuses it: does it listen for this transport? nvmf-setup target status there",
+    errno.ECONNRESET: "no connection comes about: does {address} answer a ping, and listen for {transport}? nvmf-setup "
+    "target status there",
     errno.EHOSTUNREACH: "the address cannot be reached: ip route get {address}, ping {address}",
     errno.ENETUNREACH: "no route leads there: ip route get {address}",
     errno.EADDRNOTAVAIL: "no interface of this machine leads there: ip route get {address}",
@@ -74,8 +79,15 @@ def explain(refused: ConnectRefused, path: HostPath, known: Collection[str]) -> 
     known : options that this kernel has.
     """
     number = refused.errno or 0
-    said = " ".join(refused.log).lower()
-    text = next((reason.text for reason in _REASONS if any(sign in said for sign in reason.signs)), "")
+    text, said = next(
+        (
+            (reason.text, line)
+            for reason in _REASONS
+            for line in refused.log
+            if any(sign in line.lower() for sign in reason.signs)
+        ),
+        ("", refused.log[-1] if refused.log else ""),
+    )
     if not text and number == errno.EINVAL:
         missing = [name for name in [*path.options(), *path.key_files()] if known and name not in known]
         text = (
@@ -86,6 +98,7 @@ def explain(refused: ConnectRefused, path: HostPath, known: Collection[str]) -> 
     if not text:
         text = _BY_ERRNO.get(number, "see dmesg here and on the target")
     port = path.port
+    said = said.rstrip(".")
     mend = text.format(
         host=path.host.nqn,
         subsystem=path.subsystem,
@@ -93,5 +106,4 @@ def explain(refused: ConnectRefused, path: HostPath, known: Collection[str]) -> 
         service=port.service,
         transport=port.transport,
     )
-    last = f"; the kernel says: {refused.log[-1]}" if refused.log else ""
-    return f"{mend} ({refused.strerror}{last})."
+    return f"{mend} ({refused.strerror}{f'; the kernel says: {said}' if said else ''})."

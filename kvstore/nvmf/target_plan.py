@@ -242,5 +242,6 @@ class _Planner:
 
 
 def _same(found: str, wanted: str) -> bool:
-    """UUIDs and NGUIDs come back with other separators than they were written with."""
+    """UUIDs and NGUIDs come back with other separators than they were written with, serial numbers padded to 20."""
+    found, wanted = found.rstrip(), wanted.rstrip()
     return found == wanted or found.replace("-", "").lower() == wanted.replace("-", "").lower()

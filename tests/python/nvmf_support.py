@@ -68,6 +68,8 @@ class FakeConfigfs(Tree):
             self._refuse(errno.ENOENT, path)
         if name in ("device_uuid", "device_nguid"):
             value = str(uuid.UUID(value))  # as the kernel shows it
+        if name == "attr_serial":
+            value = value.ljust(20)  # too
         self.nodes[path] = value
 
     def mkdir(self, path: str) -> None:

@@ -95,11 +95,9 @@ def test_a_second_run_changes_nothing(kernel: FakeHostKernel) -> None:
     ("number", "log", "mend"),
     [
         (errno.ECONNREFUSED, "", "nothing listens there: nvmf-setup target apply on the target"),
-        (
-            errno.ECONNRESET,
-            "nvme nvme2: rdma connection establishment failed (-104)",
-            "does it listen for this transport",
-        ),
+        (errno.ECONNREFUSED, "nvme nvme2: failed to connect socket: -111", r"apply on the target \("),
+        (errno.ECONNRESET, "nvme nvme2: rdma connection establishment failed (-104)", "a ping, and listen for tcp"),
+        (errno.ECONNRESET, "nvme nvme2: Connect rejected: status 8 (invalid service ID).", "nothing listens there"),
         (errno.EHOSTUNREACH, "", r"cannot be reached: ip route get 10\.0\.1\.1, ping 10\.0\.1\.1"),
         (errno.ETIMEDOUT, "", "a firewall may drop tcp port 4420"),
         (errno.ENODEV, "", "no RDMA device has a way there: rdma link"),
@@ -134,6 +132,18 @@ def test_a_kernel_that_does_not_answer_is_told_and_the_other_path_taken_back(ker
     with pytest.raises(ConnectFailed, match=r"not connected within 30 s\. All is as it was before"):
         host_of(kernel).connect()
     assert kernel.names("class/nvme") == []
+
+
+def test_a_path_that_the_kernel_connects_after_the_deadline_is_taken_back(kernel: FakeHostKernel) -> None:
+    class Late(FakeHostKernel):
+        def connect(self, line: str, within_s: float) -> str:
+            super().connect(line, within_s)
+            raise WaitTimeout("the kernel has not connected within 30 s")
+
+    late = Late(kernel.root / "late", SPEC)
+    with pytest.raises(ConnectFailed, match="not connected within 30 s"):
+        host_of(late).connect()
+    assert late.names("class/nvme") == []
 
 
 def test_what_cannot_be_taken_back_is_named(kernel: FakeHostKernel) -> None:
@@ -284,7 +294,7 @@ def test_the_kernel_gets_one_line_and_tells_the_controller(door: tuple[int, Kern
 
 
 def test_a_kernel_that_says_nothing_is_left_at_the_deadline(door: tuple[int, KernelFabrics]) -> None:
-    with pytest.raises(WaitTimeout, match=r"has not connected within 0\.2 s, and may still do so"):
+    with pytest.raises(WaitTimeout, match=r"has not connected within 0\.2 s: does the target answer a ping"):
         door[1].connect("transport=tcp", 0.2)
 
 
