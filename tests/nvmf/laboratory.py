@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 BOOT_S = 180.0  # 5 on an idle machine
 GUEST_S = 1500.0
 CALL_S = 120.0
-MODULES = ("kvstore", "support")
+MODULES = ("kvstore", "support", "fabrics")
 
 
 class Failed(AssertionError):

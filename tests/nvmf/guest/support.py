@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import time
@@ -44,6 +45,21 @@ def fio_verifies(device: str, *words: str) -> str:
     fixed = "--name=verify --ioengine=io_uring --direct=1 --rw=randwrite --bs=16k --size=8m --iodepth=8"
     check = "--verify=crc32c --do_verify=1 --verify_fatal=1"
     return run("fio", f"--filename={device}", *fixed.split(), *check.split(), *words)
+
+
+def direct_bytes(device: str, count: int, offset: int = 0) -> bytes:
+    """Past the page cache, of which each device has its own."""
+    step = 1 << 20
+    with mmap.mmap(-1, step) as buffer:
+        descriptor = os.open(device, os.O_RDONLY | os.O_DIRECT)
+        try:
+            parts = []
+            for at in range(offset, offset + count, step):
+                assert os.preadv(descriptor, [buffer], at) == step
+                parts.append(buffer[:])
+        finally:
+            os.close(descriptor)
+    return b"".join(parts)
 
 
 def read_text(path: str | Path) -> str:
