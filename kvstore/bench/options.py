@@ -97,7 +97,10 @@ def _text(text: str) -> str:
 
 def _paths(text: str) -> tuple[tuple[str, ...], ...]:
     """As fio, a backslash before a colon that is part of a name."""
-    return tuple(tuple(path.replace("\\:", ":") for path in re.split(r"(?<!\\):", place)) for place in text.split(","))
+    places = [re.split(r"(?<!\\):", place) for place in text.split(",")]
+    if not all(path for place in places for path in place):
+        raise ConfigError("name a file or a device, or ram")
+    return tuple(tuple(path.replace("\\:", ":") for path in place) for place in places)
 
 
 def _one_of(*allowed: str) -> Callable[[str], str]:
@@ -289,7 +292,8 @@ def _specs(name: str, given: Mapping[str, str]) -> list[JobSpec]:
         try:
             values[option.name] = () if option.name == "bssplit" and not text else option.parse(text)
         except ConfigError as error:
-            raise ConfigError(f"job {name}: {option.name} is {text!r}: {error}") from None
+            why = str(error).removeprefix(f"size is {text!r}: ")
+            raise ConfigError(f"job {name}: {option.name} is {text!r}: {why}") from None
     depths, threads = values.pop("iodepth"), values.pop("numjobs")
     spec = JobSpec(
         name=name, engine_options=engine_options, given=dict(given), iodepth=depths[0], numjobs=threads[0], **values

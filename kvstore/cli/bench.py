@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstore.cli.exits import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED
-from kvstore.cli.output import print_json
+from kvstore.cli.output import be_writable, print_json
 from kvstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,8 +104,11 @@ def run(options: argparse.Namespace) -> int:
     if options.parse_only:
         print("\n".join(_line(spec) for spec in specs))
         return EXIT_OK
+    # Refused now, and not when all is measured.
     if options.report:
-        Path(options.report).mkdir(parents=True, exist_ok=True)  # refused now, and not when all is measured
+        Path(options.report).mkdir(parents=True, exist_ok=True)
+    if options.output:
+        be_writable(options.output)
     with _terminated_as_interrupted(), Live(options.eta) as live:
         results, interrupted = run_jobs(specs, live)
     made = document(results, f"kvstore {shlex.join(sys.argv[1:])}")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstore.cli.exits import EXIT_BAD, EXIT_OK
-from kvstore.cli.output import print_json, print_table
+from kvstore.cli.output import be_writable, print_json, print_table
 from kvstore.errors import ConfigError
 from kvstore.sizes import format_size, parse_size
 
@@ -51,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
     from kvstore.bench.order import measure_order
 
     spec = _spec(options)
+    if options.output:
+        be_writable(options.output)
     results = measure_order(spec)
     made = document(spec, results)
     if options.output:

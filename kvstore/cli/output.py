@@ -19,6 +19,7 @@ from rich.text import Text
 from kvstore.errors import KvStoreError
 
 __all__ = [
+    "be_writable",
     "date_text",
     "make_console",
     "percent",
@@ -44,6 +45,12 @@ def make_console(*, stderr: bool = False) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _UNCUT_COLUMNS
     return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+
+def be_writable(path: str) -> None:
+    """OSError when a result could not be written there. A file that is there is left as it is."""
+    with open(path, "a"):
+        pass
 
 
 def print_json(value: Any) -> None:

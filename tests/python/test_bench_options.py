@@ -90,6 +90,8 @@ def test_a_shape_gives_the_block_size() -> None:
         ({"random_distribution": "zipf:nan"}, "zipf's theta is nan: allowed are 0 to"),
         ({"random_distribution": "zipf:-1"}, "zipf's theta is -1: allowed are 0 to"),
         ({"direct": "0"}, "always works as with direct=1"),
+        ({"filename": ""}, "filename is '': name a file or a device"),
+        ({"bs": "3x"}, "bs is '3x': write a number and a unit"),
         ({"iodepth": "1,16", "iodepth_batch": "5"}, "iodepth is 16, no multiple of iodepth_batch=5"),
         ({"rw": "prefetch", "iodepth": "4", "iodepth_batch": "2"}, "prefetch is one call after the other"),
         ({"filename": "a,b", "engine": "kvstore"}, "2 places for 1 engines"),
@@ -161,6 +163,16 @@ def test_the_script_of_a_checkout_runs_from_anywhere(tmp_path: Path) -> None:
     command = [ROOT / "bench/kvbench", "--parse-only", "--rw=get"]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PATH": path}, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "job: rw=get bs=1048576 engine=kvstore iodepth=1\n"), done.stderr
+
+
+@pytest.mark.parametrize("verb", ["bench", "bench order"])
+def test_a_result_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
+) -> None:
+    place = tmp_path / "bench.img"
+    assert main([*verb.split(), f"--filename={place}", f"--output={tmp_path}/absent/result.json"]) != 0
+    assert "absent/result.json: No such file or directory" in capsys.readouterr().err
+    assert not place.exists()
 
 
 def test_without_the_extra_it_says_what_to_install(
