@@ -92,6 +92,7 @@ def test_a_host_that_is_ready_is_ok_in_everything(tmp_path: Path) -> None:
     assert {one.verdict for one in found.values()} == {"ok"}, [one for one in found.values() if one.verdict != "ok"]
     assert found["GID for 10.0.0.1"].told.startswith("index 3 of mlx5_0/1")
     assert found["GID for 10.0.0.1"].source == "pyverbs"
+    assert found["mlx5_0/1 GIDs"].told == "RoCE v2 at 1 (fe80::ba3f:d2ff:fe00:1), 3 (10.0.0.2)"
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,8 @@ ROWS = [
     Row("mlx5_0/1 MTU", "warn", "eth0 4200; MTU in use by RDMA not available", "python3-pyverbs", {},
         {"verbs_probe.py": GONE}),
     # GIDs
+    Row("pyverbs", "warn", "did not end within 30 s", "see dmesg", {},
+        {"verbs_probe.py": Answer(problem="python3 did not end within 30 s", is_late=True)}),
     Row("pyverbs", "warn", "No module named 'pyverbs'", "apt install python3-pyverbs", {},
         {"verbs_probe.py": Answer(problem="python3: ModuleNotFoundError: No module named 'pyverbs'")}),
     Row("pyverbs", "warn", "no JSON", "python3-pyverbs", {}, {"verbs_probe.py": Answer("Segmentation fault")}),
@@ -270,6 +273,12 @@ def test_a_namespace_over_tcp_is_measured_against_the_interface_of_each_way_to_i
     files |= {f"{NETDEV}/speed": "25000", "/sys/class/nvme/nvme2/transport": "tcp"}
     found = look(tmp_path, files, {"fio": fio(3e9)})["read"]
     assert (found.verdict, found.told) == ("ok", "24 Gb/s from /dev/nvme2n1, 96% of the line's 25")
+
+
+def test_without_perftest_rping_makes_the_round_trip(tmp_path: Path) -> None:
+    found = look(tmp_path, {}, {"ib_write_lat": MISSING, "rping -c -a 10.0.0.1": Answer(seconds=0.25)})["round trip"]
+    assert (found.verdict, found.source) == ("ok", "rping")
+    assert found.told == "100 exchanges came back right in 0.25 s, with what connecting takes"
 
 
 def test_fio_is_told_to_read_only_and_what_is_connected_elsewhere_is_not_read(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def check_gids(machine: Machine, port: Port) -> Finding:
         mend = f"allow RoCE v2 in the adapter's firmware: mlxconfig -d {port.device} query | grep ROCE"
         verdict: Verdict = "fail" if all(gid.kind for gid in port.gids) else "warn"
         return Finding(subject, verdict, f"no RoCE v2 entry among {len(port.gids)}: {', '.join(kinds)}", mend, source)
-    told = f"RoCE v2 at {', '.join(f'{gid.index} ({gid.gid})' for gid in usable)}"
+    told = f"RoCE v2 at {', '.join(map(str, usable))}"
     mode_file = f"/sys/kernel/config/rdma_cm/{port.device}/ports/{port.number}/default_roce_mode"
     mode = machine.read(mode_file)  # there is a file only where somebody has set it; the kernel's choice is v2
     if mode and mode != ROCE_V2:

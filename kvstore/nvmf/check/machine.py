@@ -33,12 +33,13 @@ _PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 class Answer:
     """What a command said.
 
-    ``problem`` is why that is no answer, and empty when it is one; ``text`` is its output, of one that failed also what
-    it complained of.
+    ``problem`` is why that is no answer, and empty when it is one; ``is_late``: it did not end in time. ``text`` is its
+    output, of one that failed also what it complained of.
     """
 
     text: str = ""
     problem: str = ""
+    is_late: bool = False
     seconds: float = 0.0
 
 
@@ -64,13 +65,14 @@ def run(command: Sequence[str], within_s: float) -> Answer:
         try:
             child.wait(within_s)
         except subprocess.TimeoutExpired:
-            return Answer(problem=_give_up(child, command, within_s), seconds=time.monotonic() - started)
+            problem = _give_up(child, command, within_s)
+            return Answer(problem=problem, is_late=True, seconds=time.monotonic() - started)
         seconds = time.monotonic() - started
         text, complaint = _read(out), _read(err)
     if child.returncode == 0:
         return Answer(text, seconds=seconds)
     said = (complaint.strip() or text.strip() or f"exit status {child.returncode}").splitlines()
-    return Answer(f"{text}\n{complaint}", f"{Path(command[0]).name}: {said[-1]}", seconds)
+    return Answer(f"{text}\n{complaint}", f"{Path(command[0]).name}: {said[-1]}", seconds=seconds)
 
 
 def _give_up(child: subprocess.Popen[bytes], command: Sequence[str], within_s: float) -> str:

@@ -26,6 +26,10 @@ class Gid:
     kind: str
     netdev: str = ""
 
+    def __str__(self) -> str:
+        mapped = ipaddress.IPv6Address(self.gid).ipv4_mapped
+        return f"{self.index} ({mapped or self.gid})"
+
     @property
     def is_link_local(self) -> bool:
         """Made from the hardware's address, not from one that somebody set."""

@@ -17,8 +17,9 @@ from kvstore.nvmf.check.machine import Machine
 __all__ = ["PROBE", "Verbs", "ask_verbs"]
 
 PROBE = str(Path(__file__).with_name("verbs_probe.py"))
-_PROBE_S = 15.0
+_PROBE_S = 30.0  # most of it is importing, cold and on a busy machine
 _MEND = "apt install python3-pyverbs (rdma-core), and modprobe ib_uverbs"
+_MEND_LATE = "see dmesg whether a driver hangs; on a busy machine check again"
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,12 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def ask_verbs(machine: Machine) -> Verbs:
     """Ask every Python that may have it; the first answer counts."""
-    problems = []
+    problems, is_late = [], False
     # -I: neither the current folder nor the probe's own can stand in for a module that it imports.
     for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
         answer = machine.ask(python, "-I", PROBE, within_s=_PROBE_S)
         if answer.problem:
+            is_late = is_late or answer.is_late
             problems.append(f"{python}: {answer.problem.partition(': ')[2] or answer.problem}")
             continue
         try:
@@ -58,4 +60,4 @@ def ask_verbs(machine: Machine) -> Verbs:
         told = f"{len(devices)} RDMA devices, asked by {python}"
         return Verbs(Finding("pyverbs", "ok", told, source="pyverbs"), devices)
     told = f"not available, so that MTUs in use are not known: {'; '.join(problems)}"
-    return Verbs(Finding("pyverbs", "warn", told, _MEND, "pyverbs"))
+    return Verbs(Finding("pyverbs", "warn", told, _MEND_LATE if is_late else _MEND, "pyverbs"))
