@@ -207,9 +207,9 @@ ROWS = [
     Row("round trip", "warn", "nothing that can be read", "start ib_write_lat", {}, {"ib_write_lat": Answer("")}),
     Row("round trip", "warn", "not installed", "apt install perftest", {}, {"ib_write_lat": MISSING}),
     Row("round trip", "warn", "REJECTED", "start rping -s", {}, {"ib_write_lat": MISSING, "rping":
-        Answer("cma event RDMA_CM_EVENT_REJECTED, error 8", "rping: cma event RDMA_CM_EVENT_REJECTED, error 8")}),
+        Answer("cma event RDMA_CM_EVENT_REJECTED, error 8\nconnect error -1", "rping: connect error -1")}),
     Row("round trip", "fail", "UNREACHABLE", "UDP port 4791", {}, {"ib_write_lat": MISSING, "rping":
-        Answer("cma event RDMA_CM_EVENT_UNREACHABLE, error -110", "rping: RDMA_CM_EVENT_UNREACHABLE, error -110")}),
+        Answer("cma event RDMA_CM_EVENT_UNREACHABLE, error -110\nconnect error -1", "rping: connect error -1")}),
     Row("read", "warn", "40 Gb/s from /dev/nvme2n1, 40% of the line's 100", "io_queues", {}, {"fio": fio(5e9)}),
     Row("read", "warn", "no namespace of the file is connected", "host connect",
         {"/sys/class/nvme/nvme2/state": "connecting"}),

@@ -104,7 +104,9 @@ _BROKEN = ("UNREACHABLE", "ADDR_ERROR", "ROUTE_ERROR", "CONNECT_ERROR", "to RTR"
 
 
 def _no_trip(answer: Answer, there: str, source: str) -> Finding:
-    problem = answer.problem or f"{source} told nothing that can be read"
+    # rping ends with what it was doing, and says before that what happened.
+    event = re.search(r"cma event \w+, error -?\d+", answer.text)
+    problem = event[0] if event else answer.problem or f"{source} told nothing that can be read"
     if any(sign in answer.text for sign in _BROKEN):
         mend = f"let UDP port 4791 through on all ways; compare the GIDs and MTUs of both ends; {there}"
         return Finding(_TRIP, "fail", f"RDMA does not get through: {problem}", mend, source)
