@@ -16,14 +16,17 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from kvstore.errors import ConfigError, DeviceError, KvStoreError
 from kvstore.nvmf import check
 from kvstore.nvmf.host import CONNECT_S, LocalHost
+from kvstore.nvmf.persist import HOST_UNIT, TARGET_UNIT, Persistence, default_program, host_files, target_files
 from kvstore.nvmf.pool import HostPool, line_for_lmcache
 from kvstore.nvmf.spec import Spec, read_spec
 from kvstore.nvmf.target import Target
@@ -47,6 +50,7 @@ class Machine:
     target: Callable[[Spec], Target] = Target
     host: Callable[[Spec, str], LocalHost] = LocalHost
     pool: Callable[[LocalHost], HostPool] = HostPool
+    persistence: Callable[[Mapping[str, str], Path], Persistence] = Persistence
     checked: Callable[[], check.Machine] = check.Machine
 
 
@@ -188,6 +192,33 @@ def _host_status(run: _Run) -> int:
     return _status(run, parts)
 
 
+def _persist_target(run: _Run) -> int:
+    return _persist(run, target_files(run.spec, run.options.program or default_program()), TARGET_UNIT)
+
+
+def _persist_host(run: _Run) -> int:
+    files = host_files(run.spec, run.options.host, run.options.program or default_program())
+    return _persist(run, files, HOST_UNIT)
+
+
+def _persist(run: _Run, files: Mapping[str, str], unit: str) -> int:
+    options = run.options
+    persistence = run.machine.persistence(files, Path(options.root))
+    if options.dry_run:
+        changed = persistence.plan(options.force)
+        lines = [line for path in changed for line in (f"# {path}", files[path])]
+    else:
+        changed = persistence.write(options.force)
+        lines = [f"written {path}" for path in changed]
+    root = [] if options.root == "/" else [f"--root={options.root}"]
+    enable = shlex.join(["systemctl", *root, "enable", *([] if root else ["--now"]), unit])
+    written = bool(changed) and not options.dry_run
+    run.say(lines or ["nothing to do"], changed=written, files={path: files[path] for path in changed}, enable=enable)
+    if written:
+        run.tell(f"To have it at boot: {enable}")
+    return EXIT_OK
+
+
 def _pool(run: _Run) -> int:
     pool, options = run.machine.pool(run.host), run.options
     sizes = {name: getattr(options, name) for name in _SIZES}
@@ -255,6 +286,15 @@ def build_parser() -> argparse.ArgumentParser:
         verb.add_argument("--host", metavar="NAME", required=True, help="as the file calls this machine")
     for verb in (connect, disconnect):
         verb.add_argument("--timeout", type=float, default=CONNECT_S, metavar="SECONDS", help="for each step (30)")
+
+    persist = _group(verbs, "persist", "files that bring it up at boot: a systemd unit, and the same for other tools")
+    for name, verb_run in (("target", _persist_target), ("host", _persist_host)):
+        verb = _verb(persist, name, verb_run, f"of a {name}")
+        verb.add_argument("--root", default="/", metavar="FOLDER", help="of an image, instead of this machine's /")
+        verb.add_argument("--program", metavar="COMMAND", help="how the unit calls nvmf-setup; as it was called now")
+        _force(verb, "PATH", "overwrite a file that somebody else wrote or changed")
+        if name == "host":
+            verb.add_argument("--host", metavar="NAME", required=True, help="as the file calls the machine")
 
     pool = _verb(verbs, "pool", _pool, "find the namespaces, format and open the pool, print the line for LMCache")
     pool.add_argument("--host", metavar="NAME", required=True, help="as the file calls this machine")

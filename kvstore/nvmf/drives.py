@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import kvstore
@@ -12,7 +13,7 @@ from kvstore import _core
 from kvstore.errors import BusyError, ConfigError, ForeignDataError, KvStoreError
 from kvstore.nvmf.spec import Namespace
 
-__all__ = ["check_drive"]
+__all__ = ["check_drive", "refuse_doubles"]
 
 
 def check_drive(namespace: Namespace, forced: Collection[str]) -> None:
@@ -38,6 +39,21 @@ def check_drive(namespace: Namespace, forced: Collection[str]) -> None:
     if not found or path in forced or _is_pool(path):
         return
     raise ForeignDataError(f"{path} holds {found}: hosts would overwrite it. If that may go: --force {path}")
+
+
+def refuse_doubles(devices: Sequence[str]) -> None:
+    """Refuse one drive under two names: two stores would overwrite each other, and the kernel lets it be.
+
+    Raises
+    ------
+    ConfigError : with both names.
+    """
+    seen: dict[str, str] = {}
+    for device in devices:
+        drive = os.path.realpath(device)
+        if drive in seen:
+            raise ConfigError(f"{seen[drive]} and {device} are one drive, {drive}: name it once in the file")
+        seen[drive] = device
 
 
 def _is_pool(path: str) -> bool:

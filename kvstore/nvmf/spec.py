@@ -21,7 +21,9 @@ from kvstore.errors import ConfigError
 __all__ = ["Connection", "Host", "Namespace", "Port", "Spec", "Subsystem", "read_spec"]
 
 TRANSPORTS = ("rdma", "tcp")
-_NQN = re.compile(r"nqn\.\d{4}-\d{2}\.[a-z0-9.-]+(:[\x21-\x7e]+)?")  # NVMe base specification 2.0, 4.5
+# NVMe base specification 2.0, 4.5; without the slash, since an NQN is a folder's name in configfs, and the comma, which
+# ends an option of the kernel's line for connecting.
+_NQN = re.compile(r"nqn\.\d{4}-\d{2}\.[a-z0-9.-]+(:[\x21-\x2b\x2d\x2e\x30-\x7e]+)?")
 _NQN_BYTES_MAX = 223
 _SERIAL_BYTES_MAX = 20
 _MODEL_BYTES_MAX = 40

@@ -23,7 +23,9 @@ Action = Literal["mkdir", "rmdir", "write", "link", "unlink"]
 
 
 class StepFailed(KvStoreError):
-    """A step could not be done; says which, why, and whether all is as before."""
+    """A step could not be done; says which, why, and whether all is as before: ``left`` could not be undone."""
+
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,12 +76,15 @@ def apply(steps: Sequence[Step], tree: Tree, root: Path, mend: Callable[[Step, O
     for step in steps:
         try:
             step.do(tree)
-        except OSError as error:
+        except BaseException as error:
             left = _undo(done, tree, root)
+            if not isinstance(error, OSError):  # interrupted
+                raise
             told = f"{step.command(root)}: {error.strerror or error}. {mend(step, error)}"
-            if left:
-                raise StepFailed(f"{told} Not undone, do it by hand: {'; '.join(left)}") from error
-            raise StepFailed(f"{told} All is as it was before.") from error
+            end = f"Not undone, do it by hand: {'; '.join(left)}" if left else "All is as it was before."
+            failed = StepFailed(f"{told} {end}")
+            failed.left = tuple(left)
+            raise failed from error
         done.append(step)
 
 

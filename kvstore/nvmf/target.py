@@ -13,13 +13,14 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.address import await_address
-from kvstore.nvmf.drives import check_drive
+from kvstore.nvmf.drives import check_drive, refuse_doubles
 from kvstore.nvmf.keys import read_key
 from kvstore.nvmf.modules import load_modules
 from kvstore.nvmf.record import Record, read_record, state_folder, write_record
-from kvstore.nvmf.spec import Namespace, Spec
-from kvstore.nvmf.steps import Step, apply
+from kvstore.nvmf.spec import Namespace, Port, Spec
+from kvstore.nvmf.steps import Step, StepFailed, apply
 from kvstore.nvmf.target_plan import record_of, removal_plan, target_plan
 from kvstore.nvmf.tree import NVMET, DirectoryTree, Tree
 
@@ -59,6 +60,7 @@ class Target:
         for namespace, path in self._namespaces():
             if not self._is_exported(path, namespace.device):
                 check_drive(namespace, forced)
+        refuse_doubles([namespace.device for namespace, _ in self._namespaces()])
         return target_plan(self.spec, self.tree, read_record(self.record_path), read_key)
 
     def apply(self, forced: Collection[str] = ()) -> list[Step]:
@@ -70,13 +72,20 @@ class Target:
         KvStoreError : as :meth:`plan`, and an address that does not come.
         """
         self.load(["nvmet", *dict.fromkeys(_MODULES[port.transport] for port in self.spec.ports)])
+        if not self.tree.exists(""):
+            raise ConfigError(f"{self.root} is not there: mount -t configfs configfs /sys/kernel/config")
         steps = self.plan(forced)
         if steps:
             for port in self.spec.ports:
                 self.wait(port.address, _ADDRESS_S)
             before = read_record(self.record_path)
             write_record(self.record_path, before.plus(record_of(self.spec)))
-            self._apply(steps)
+            try:
+                self._apply(steps)
+            except StepFailed as failed:
+                if not failed.left:
+                    write_record(self.record_path, before)
+                raise
             write_record(self.record_path, record_of(self.spec))
         return steps
 
@@ -93,20 +102,49 @@ class Target:
         return steps
 
     def status(self) -> list[tuple[str, str, bool]]:
-        """Of each port, subsystem and namespace: its name, how it is, and whether that is as the file says."""
-        found = []
-        for port in self.spec.ports:
-            path, name = f"ports/{port.id}", f"port {port.id}: {port.transport} {port.address}:{port.service}"
-            listening = self.tree.names(f"{path}/subsystems")
-            found.append((name, f"listens for {len(listening)} subsystems" if listening else "absent", bool(listening)))
+        """Of each port, subsystem and namespace: its name, how it is, and whether that is as the file says.
+
+        Raises
+        ------
+        ConfigError : a key cannot be read.
+        """
+        found = [self._port_status(port) for port in self.spec.ports]
         for subsystem in self.spec.subsystems:
-            allowed = self.tree.names(f"subsystems/{subsystem.nqn}/allowed_hosts")
-            found.append((subsystem.nqn, f"{len(allowed)} of {len(subsystem.hosts)} hosts are let in",
-                          len(allowed) == len(subsystem.hosts)))  # fmt: skip
+            path = f"subsystems/{subsystem.nqn}"
+            allowed = set(self.tree.names(f"{path}/allowed_hosts"))
+            wanted = {self.spec.host(name).nqn for name in subsystem.hosts}
+            state = f"{len(allowed & wanted)} of {len(wanted)} hosts are let in"
+            if allowed - wanted:
+                state += f", and {', '.join(sorted(allowed - wanted))}"
+            is_open = self.tree.exists(path) and self.tree.read(f"{path}/attr_allow_any_host") == "1"
+            if is_open:
+                state += ", and everybody else"
+            found.append((subsystem.nqn, state, allowed == wanted and not is_open))
         for namespace, path in self._namespaces():
             is_on = self._is_exported(path, namespace.device)
             found.append((f"namespace {namespace.nsid}: {namespace.device}", "exported" if is_on else "absent", is_on))
+        if all(good for _, _, good in found):
+            found += self._rest()
         return found
+
+    def _port_status(self, port: Port) -> tuple[str, str, bool]:
+        path, name = f"ports/{port.id}", f"port {port.id}: {port.transport} {port.address}:{port.service}"
+        listening = self.tree.names(f"{path}/subsystems")
+        if not listening:
+            return name, "absent", False
+        there = tuple(self.tree.read(f"{path}/addr_{what}") for what in ("trtype", "traddr", "trsvcid"))
+        if there != (port.transport, port.address, str(port.service)):
+            return name, f"listens at {there[0]} {there[1]}:{there[2]}", False
+        wanted = {one.nqn for one in self.spec.subsystems if port.id in one.ports}
+        return name, f"listens for {len(listening)} of {len(wanted)} subsystems", set(listening) == wanted
+
+    def _rest(self) -> list[tuple[str, str, bool]]:
+        """What has no line of its own: identities, serial numbers, keys, and whose it is."""
+        try:
+            steps = target_plan(self.spec, self.tree, read_record(self.record_path), read_key)
+        except ForeignDataError as error:
+            return [("made by nvmf-setup", f"no: {error}", False)]
+        return [(step.path, "not as the file says: nvmf-setup plan", False) for step in steps]
 
     def _namespaces(self) -> list[tuple[Namespace, str]]:
         return [

@@ -45,7 +45,7 @@ class FakeConfigfs(Tree):
         return sorted({one[len(path) + 1 :].split("/")[0] for one in inside if one.startswith(path + "/")})
 
     def exists(self, path: str) -> bool:
-        return path in self.nodes or path in self.links
+        return path in self.nodes or path in self.links or not path
 
     def read(self, path: str) -> str:
         value = self.nodes.get(path)

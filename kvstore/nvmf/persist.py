@@ -1,0 +1,217 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""What makes a target or a host come up at boot, as files: the YAML file's copy, a systemd unit, and the same for the
+other tools: nvmetcli's JSON on a target, libnvme's /etc/nvme/config.json on a host.
+
+Guarantees: no key is in any of them, they name the files that keys are in; a file that somebody else wrote, or changed
+since, is not overwritten without being named; a second run changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvstore.errors import ConfigError, ForeignDataError
+from kvstore.nvmf.host_plan import host_paths
+from kvstore.nvmf.record import read_json, state_folder, write_json, write_text
+from kvstore.nvmf.spec import Spec
+
+__all__ = ["Persistence", "default_program", "host_files", "nvmetcli_document", "target_files"]
+
+SPEC = "/etc/kvstore/nvmf.yaml"
+NVMETCLI = "/etc/kvstore/nvmetcli.json"
+LIBNVME = "/etc/nvme/config.json"
+TARGET_UNIT = "kvstore-nvmf-target.service"
+HOST_UNIT = "kvstore-nvmf-host.service"
+_UNITS = "/etc/systemd/system"
+
+# Restarted on failure: at boot the other side, the network or a drive may come later than this machine. Ordered before
+# what uses the pool by those units' own After=.
+_UNIT = """# Written by nvmf-setup persist from {spec}; it is overwritten by the next run.
+[Unit]
+Description={description}
+Wants=network-online.target{wants}
+After=network-online.target{after}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={program} {start}
+ExecStop={program} {stop}
+TimeoutStartSec=300
+Restart=on-failure
+RestartSec=10
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def default_program() -> str:
+    """How this program is called from anywhere."""
+    script = Path(sys.argv[0])
+    if script.name == "nvmf-setup" and script.exists():
+        return shlex.join([sys.executable, str(script.resolve())])
+    return shlex.join([sys.executable, "-m", "kvstore.nvmf"])
+
+
+def target_files(spec: Spec, program: str) -> dict[str, str]:
+    """Path to text, for a target.
+
+    With keys nvmetcli's file is left out: it has no keys of hosts, and who restored it would let them in without.
+    """
+    unit = _UNIT.format(
+        spec=spec.path,
+        description="kvstore: drives exported over NVMe-oF",
+        wants=" sys-kernel-config.mount",
+        after=" sys-kernel-config.mount",
+        program=program,
+        start=f"target apply {SPEC}",
+        stop="target remove",
+    )
+    files = {SPEC: _text_of(spec), f"{_UNITS}/{TARGET_UNIT}": unit}
+    if not any(host.key_file for host in spec.hosts):
+        files[NVMETCLI] = json.dumps(nvmetcli_document(spec), indent=2, sort_keys=True) + "\n"
+    return files
+
+
+def host_files(spec: Spec, name: str, program: str) -> dict[str, str]:
+    """Path to text, for a host; /etc/nvme/config.json only without keys, which would have to be in it."""
+    paths = host_paths(spec, name)
+    host = paths[0].host
+    unit = _UNIT.format(
+        spec=spec.path,
+        description="kvstore: namespaces connected over NVMe-oF",
+        wants="",
+        after="",
+        program=program,
+        start=f"host connect {SPEC} --host {shlex.quote(name)}",
+        stop=f"host disconnect {SPEC} --host {shlex.quote(name)}",
+    )
+    files = {SPEC: _text_of(spec), f"{_UNITS}/{HOST_UNIT}": unit}
+    if not host.key_file:
+        subsystems: dict[str, list[dict[str, Any]]] = {}
+        for path in paths:
+            options = path.options()
+            port: dict[str, Any] = {word: options.pop(word) for word in ("transport", "traddr", "trsvcid")}
+            for word in ("nqn", "hostnqn", "hostid"):
+                del options[word]
+            subsystems.setdefault(path.subsystem, []).append(port | {word: int(text) for word, text in options.items()})
+        document = [
+            {
+                "hostnqn": host.nqn,
+                "hostid": host.host_id,
+                "subsystems": [{"nqn": nqn, "ports": ports} for nqn, ports in subsystems.items()],
+            }
+        ]
+        files[LIBNVME] = json.dumps(document, indent=2) + "\n"
+    return files
+
+
+def nvmetcli_document(spec: Spec) -> dict[str, Any]:
+    """As ``nvmetcli restore`` reads it (nvmet/nvme.py there)."""
+    return {
+        "hosts": [{"nqn": host.nqn} for host in spec.hosts],
+        "ports": [
+            {
+                "addr": {
+                    "adrfam": port.family,
+                    "traddr": port.address,
+                    "treq": "not specified",
+                    "trsvcid": str(port.service),
+                    "trtype": port.transport,
+                },
+                "ana_groups": [{"ana": {"state": "optimized"}, "grpid": 1}],
+                "portid": port.id,
+                "referrals": [],
+                "subsystems": [one.nqn for one in spec.subsystems if port.id in one.ports],
+            }
+            for port in spec.ports
+        ],
+        "subsystems": [
+            {
+                "allowed_hosts": [spec.host(name).nqn for name in one.hosts],
+                "attr": {"allow_any_host": "0", "model": one.model, "serial": one.serial},
+                "namespaces": [
+                    {
+                        "ana_grpid": 1,
+                        "device": {
+                            "nguid": namespace.nguid,
+                            "path": namespace.device,
+                            "uuid": namespace.uuid,
+                        },
+                        "enable": 1,
+                        "nsid": namespace.nsid,
+                    }
+                    for namespace in one.namespaces
+                ],
+                "nqn": one.nqn,
+            }
+            for one in spec.subsystems
+        ],
+    }
+
+
+@dataclass
+class Persistence:
+    """Files below a root, ``/`` or that of an image or a test."""
+
+    files: Mapping[str, str]
+    root: Path = Path("/")
+    record_path: Path = field(default_factory=lambda: state_folder() / "nvmf-persist.json")
+
+    def plan(self, forced: Collection[str] = ()) -> list[str]:
+        """The paths that are to be written. Writes nothing.
+
+        Raises
+        ------
+        ForeignDataError : one is there, and this program did not write what is in it.
+        ConfigError : one cannot be read.
+        """
+        ours = read_json(self._below(str(self.record_path)), "which files nvmf-setup wrote")
+        changed = []
+        for path, text in self.files.items():
+            try:
+                there = self._below(path).read_text()
+            except FileNotFoundError:
+                there = None
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{self._below(path)} cannot be read: {error}") from error
+            if there == text:
+                continue
+            if there is not None and ours.get(path) != _digest(there) and path not in forced:
+                raise ForeignDataError(
+                    f"{self._below(path)} is there and not as nvmf-setup wrote it: move what you need of it elsewhere, "
+                    f"or, to overwrite it: --force {path}"
+                )
+            changed.append(path)
+        return changed
+
+    def write(self, forced: Collection[str] = ()) -> list[str]:
+        """Write them; the paths that were. OSError: one cannot be."""
+        changed = self.plan(forced)
+        if changed:
+            record = self._below(str(self.record_path))
+            ours = read_json(record, "which files nvmf-setup wrote")
+            write_json(record, ours | {path: _digest(self.files[path]) for path in changed})
+        for path in changed:
+            write_text(self._below(path), self.files[path])
+        return changed
+
+    def _below(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _text_of(spec: Spec) -> str:
+    return Path(spec.path).read_text()

@@ -1,0 +1,335 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""nvmf-setup as it is called: what each verb prints, its exit status, that looking changes nothing, and no key is told.
+
+Method: the whole command line on a machine whose configfs, /dev/nvme-fabrics and /sys are fakes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nvmf_host_support import FakeHostKernel
+from nvmf_support import FakeConfigfs
+
+from kvstore.nvmf.cli import Machine, main
+from kvstore.nvmf.fabrics import ConnectRefused
+from kvstore.nvmf.host import LocalHost
+from kvstore.nvmf.persist import Persistence
+from kvstore.nvmf.pool import HostPool
+from kvstore.nvmf.spec import Spec, read_spec
+from kvstore.nvmf.target import Target
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = """
+subsystems:
+  - nqn: nqn.2026-11.com.example:pool
+    serial: pool0
+    namespaces:
+      - {{nsid: 1, device: {folder}/drive1, uuid: 00000001-0000-4000-8000-000000000000, nguid: "{one}"}}
+      - {{nsid: 2, device: {folder}/drive2, uuid: 00000002-0000-4000-8000-000000000000, nguid: "{two}"}}
+    hosts: [decode1, decode2]
+    ports: [1]
+ports:
+  - {{id: 1, transport: rdma, address: 10.0.0.1}}
+hosts:
+  - name: decode1
+    nqn: nqn.2026-11.com.example:decode1
+    host_id: 11111111-0000-4000-8000-000000000000
+    key_file: {folder}/decode1.key
+  - {{name: decode2, nqn: "nqn.2026-11.com.example:decode2", host_id: 22222222-0000-4000-8000-000000000000}}
+connection: {{io_queues: 2}}
+"""
+BYTES = 96 << 20
+KEY = bytes(range(32))
+
+
+class Fake:
+    """A machine that is target and host, and what was done to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "pool.yaml"
+        self.file.write_text(FILE.format(folder=folder, one="1" * 32, two="2" * 32))
+        for name in ("drive1", "drive2"):
+            (folder / name).open("wb").truncate(BYTES)
+        (folder / "dev").mkdir()
+        for number in (1, 2):  # what the host sees of them
+            (folder / f"dev/nvme9n{number}").symlink_to(folder / f"drive{number}")
+        key = folder / "decode1.key"
+        key.write_text(self.key)
+        key.chmod(0o600)
+        self.configfs = FakeConfigfs()
+        self.kernel = FakeHostKernel(folder / "sys", read_spec(self.file))
+
+    @property
+    def key(self) -> str:
+        return f"DHHC-1:00:{base64.b64encode(KEY + binascii.crc32(KEY).to_bytes(4, 'little')).decode()}:"
+
+    def machine(self) -> Machine:
+        ticks = itertools.count()
+        outside: dict[str, Any] = {"load": lambda names: None}
+
+        def target(spec: Spec) -> Target:
+            record = self.folder / "state/target.json"
+            return Target(spec, self.configfs, record_path=record, wait=lambda address, seconds: None, **outside)
+
+        def host(spec: Spec, name: str) -> LocalHost:
+            time = {"now_s": lambda: float(next(ticks)), "sleep": lambda seconds: None, "cpus": lambda: 8}
+            return LocalHost(spec, name, self.kernel, self.kernel, holder=lambda path: "", **time, **outside)
+
+        def pool(host: LocalHost) -> HostPool:
+            return HostPool(host, self.folder / "dev", self.folder / "state/pool.json")
+
+        def persistence(files: Any, root: Path) -> Persistence:
+            return Persistence(files, root, Path("/state/persist.json"))
+
+        return Machine(target, host, pool, persistence)
+
+    def run(self, *words: str) -> int:
+        return main([word.format(file=self.file, folder=self.folder) for word in words], self.machine())
+
+    def state(self) -> list[Any]:
+        """All that a verb may change."""
+        files = {str(path): path.read_bytes() for path in sorted(self.folder.rglob("*")) if path.is_file()}
+        return [self.configfs.state(), self.kernel.lines, list(self.kernel.written), files]
+
+
+HOST = ("{file}", "--host", "decode1")
+SIZE = ("--region-bytes", "4MiB")
+VERBS: list[tuple[str, ...]] = [
+    ("plan", "{file}"),
+    ("plan", *HOST),
+    ("target", "apply", "{file}"),
+    ("target", "status", "{file}"),
+    ("host", "connect", *HOST),
+    ("host", "status", *HOST),
+    ("pool", *HOST, *SIZE),
+    ("persist", "target", "{file}", "--root", "{folder}/root"),
+    ("persist", "host", *HOST, "--root", "{folder}/root"),
+    ("host", "disconnect", *HOST),
+    ("target", "remove", "{file}"),
+]
+CHANGING = {("target", "apply"), ("host", "connect"), ("pool",), ("persist", "target"), ("persist", "host"),
+            ("host", "disconnect"), ("target", "remove")}  # fmt: skip
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Fake:
+    return Fake(tmp_path)
+
+
+def test_from_two_drives_to_a_pool_and_back_every_verb_says_what_it_did(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in VERBS:
+        assert fake.run(*words, "--json") == 0, words
+        assert isinstance(json.loads(capsys.readouterr().out), dict), words
+    assert fake.configfs.state() == FakeConfigfs().state()
+    assert fake.kernel.names("class/nvme") == []
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--dry-run",), ("--dry-run", "--json")], ids=" ".join)
+def test_no_verb_tells_a_key(fake: Fake, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]) -> None:
+    for words in VERBS:
+        fake.run(*words, *more)
+    for address in ("10.0.0.1",):
+        fake.kernel.refuse[address] = ConnectRefused(5, (f"nvme nvme2: {address} refuses",))
+    fake.run("host", "connect", *HOST, *more)
+    fake.configfs.fail_at = fake.configfs.changes + 9
+    fake.run("target", "apply", "{file}", *more)
+    said = capsys.readouterr()
+    assert fake.key[10:40] not in said.out + said.err
+    assert "nqn.2026-11.com.example:decode1" in said.out
+    written = [path for path in (fake.folder / "root").rglob("*") if path.is_file()]
+    assert not [path for path in written if fake.key[10:40] in path.read_text()]
+
+
+@pytest.mark.parametrize("words", [words for words in VERBS if words[:2] in CHANGING or words[:1] in CHANGING], ids=str)
+def test_a_dry_run_changes_nothing_and_tells_what_would_be(
+    fake: Fake, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    for earlier in VERBS[: VERBS.index(words)]:
+        assert fake.run(*earlier) == 0
+    capsys.readouterr()
+    before = fake.state()
+    assert fake.run(*words, "--dry-run") == 0
+    assert fake.state() == before
+    assert "nothing to do" not in capsys.readouterr().out
+    assert fake.run(*words) == 0
+    assert fake.state() != before
+
+
+@pytest.mark.parametrize("words", [words for words in VERBS if words[:2] in CHANGING or words[:1] in CHANGING], ids=str)
+def test_a_second_run_changes_nothing(fake: Fake, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    for earlier in VERBS[: VERBS.index(words) + 1]:
+        assert fake.run(*earlier) == 0
+    before = fake.state()
+    capsys.readouterr()
+    assert fake.run(*words, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["changed"] is False
+    assert fake.state() == before
+
+
+def test_the_pools_line_is_all_there_is_on_standard_output(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in VERBS[:6]:
+        assert fake.run(*words) == 0
+    capsys.readouterr()
+    lines = []
+    for _ in range(2):
+        assert fake.run("pool", *HOST, *SIZE) == 0
+        lines.append(capsys.readouterr().out)
+    assert lines[0] == lines[1]
+    assert lines[0].startswith("--l2-adapter '{")
+    assert lines[0].count("\n") == 1
+
+
+def test_status_is_one_where_a_part_is_not_as_the_file_says(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fake.run("target", "status", "{file}") == 1
+    assert fake.run("host", "status", *HOST) == 1
+    assert "fail  rdma 10.0.0.1:4420" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("ports/1/addr_traddr", "10.0.0.9", "listens at rdma 10.0.0.9:4420"),
+        ("subsystems/nqn.2026-11.com.example:pool/attr_allow_any_host", "1", "and everybody else"),
+        ("subsystems/nqn.2026-11.com.example:pool/namespaces/1/enable", "0", "absent"),
+        ("subsystems/nqn.2026-11.com.example:pool/attr_serial", "other", "not as the file says"),
+        ("hosts/nqn.2026-11.com.example:decode1/dhchap_key", "DHHC-1:00:other:", "not as the file says"),
+    ],
+)
+def test_status_notices_what_somebody_changed(
+    fake: Fake, capsys: pytest.CaptureFixture[str], path: str, value: str, told: str
+) -> None:
+    assert fake.run("target", "apply", "{file}") == 0
+    assert fake.run("target", "status", "{file}") == 0
+    capsys.readouterr()
+    fake.configfs.nodes[path] = value
+    assert fake.run("target", "status", "{file}") == 1
+    said = capsys.readouterr().out
+    assert told in said
+    assert "DHHC" not in said
+
+
+def test_a_failure_is_one_sentence_on_standard_error(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.configfs.fail_at = 7
+    assert fake.run("target", "apply", "{file}", "--json") == 1
+    said = capsys.readouterr()
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert json.loads(said.out)["error"]["message"] == said.err[7:-1]
+    assert "All is as it was before." in said.err
+
+
+def test_a_failure_of_the_system_is_one_sentence_too(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(*arguments: object) -> list[str]:
+        raise PermissionError(13, "Permission denied", "/sys/kernel/config/nvmet/ports")
+
+    fake.configfs.names = refused  # type: ignore[method-assign]
+    assert fake.run("target", "status", "{file}") == 1
+    assert capsys.readouterr().err == "error: /sys/kernel/config/nvmet/ports: Permission denied: run it as root\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [", "is no YAML"),
+        ("", "is None, and should have subsystems, ports, hosts"),
+        ("subsystems: {}\nsomething: 1", "has no something: there are subsystems"),
+        ("subsystems: 7", "subsystems: is missing, or no list"),
+        ("\udcff", "is no UTF-8 text"),
+    ],
+)
+def test_a_bad_file_is_one_sentence_and_two(
+    fake: Fake, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    fake.file.write_bytes(text.encode(errors="surrogateescape"))
+    assert fake.run("plan", "{file}") == 2
+    said = capsys.readouterr()
+    assert told in said.err
+    assert (said.err.count("\n"), said.out) == (1, "")
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "told"),
+    [
+        ("nqn: nqn.2026-11.com.example:pool", "nqn: nqn.2026-11.com.example:a/b", "write nqn.2026"),
+        ("nqn: nqn.2026-11.com.example:pool", "nqn: 'nqn.2026-11.com.example:a,b'", "write nqn.2026"),
+        ("ports: [1]", "ports: [3]", "names port 3: there are"),
+        ("hosts: [decode1, decode2]", "hosts: [gpu1]", "names host 'gpu1'"),
+        ("transport: rdma", "transport: fc", "allowed are rdma, tcp"),
+        ("address: 10.0.0.1", "address: storage", "write an IP address, not a name"),
+        ("address: 10.0.0.1", "address: 0.0.0.0", "is every address of the machine"),
+        ("io_queues: 2", "fast_io_fail_s: 700", "longer than controller_loss_s"),
+        ("io_queues: 2", "io_queues: 0", "allowed are 1 to 1024"),
+        ("nsid: 2", "nsid: 1", "is there twice"),
+        ('nguid: "22222222222222222222222222222222"', 'nguid: "22"', "write 32 hexadecimal digits"),
+        ("/decode1.key", "/../{}", "holds no key|cannot be read"),
+    ],
+)
+def test_what_cannot_be_is_told_with_its_place(
+    fake: Fake, capsys: pytest.CaptureFixture[str], there: str, instead: str, told: str
+) -> None:
+    text = fake.file.read_text()
+    assert there in text
+    fake.file.write_text(text.replace(there, instead))
+    assert fake.run("plan", "{file}") != 0
+    said = capsys.readouterr().err
+    assert any(part in said for part in told.split("|"))
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [(), ("host", "connect", "{file}"), ("plan",), ("plan", "{file}", "--host", "gpu1")])
+def test_wrong_words_are_not_a_crash(fake: Fake, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    try:
+        status = fake.run(*words)
+    except SystemExit as ended:
+        status = int(str(ended.code))
+    assert status in (1, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_without_yaml_it_says_what_to_install(
+    fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert fake.run("plan", "{file}") == 2
+    assert "pip install 'nvme-kvstore[nvmf]'" in capsys.readouterr().err
+
+
+def test_one_drive_under_two_names_is_refused(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    (fake.folder / "drive2").unlink()
+    (fake.folder / "drive2").symlink_to(fake.folder / "drive1")
+    assert fake.run("target", "apply", "{file}") == 1
+    assert "drive2 are one drive" in capsys.readouterr().err
+    assert fake.configfs.changes == 0
+
+
+def test_a_failed_run_leaves_no_record_of_what_it_took_back(fake: Fake) -> None:
+    fake.configfs.fail_at = 9
+    assert fake.run("target", "apply", "{file}") == 1
+    record = json.loads((fake.folder / "state/target.json").read_text())
+    assert record["subsystems"] == record["ports"] == record["hosts"] == []
+
+
+def test_a_run_that_is_interrupted_takes_back_what_it_did(fake: Fake) -> None:
+    write: Callable[[str, str], None] = fake.configfs.write
+
+    def interrupted(path: str, value: str) -> None:
+        if path.endswith("/addr_traddr"):
+            raise KeyboardInterrupt
+        write(path, value)
+
+    fake.configfs.write = interrupted  # type: ignore[method-assign]
+    assert fake.run("target", "apply", "{file}") == 130
+    assert fake.configfs.state() == FakeConfigfs().state()
