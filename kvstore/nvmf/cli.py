@@ -178,7 +178,7 @@ def _host_status(run: _Run) -> int:
         parts.append(one)
     for namespace, nqn, found in host.namespaces():
         nodes = [device.node for device in found]
-        is_right = len(found) == 1 and (found[0].uuid, found[0].subsystem) == (namespace.uuid, nqn)
+        is_right = len(found) == 1 and found[0].subsystem == nqn and namespace.uuid in ("", found[0].uuid)
         parts.append(
             {
                 "name": f"namespace {namespace.nsid} of {nqn}",

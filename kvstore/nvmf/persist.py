@@ -186,7 +186,7 @@ class Persistence:
                 raise ConfigError(f"{self._below(path)} cannot be read: {error}") from error
             if there == text:
                 continue
-            if there is not None and ours.get(path) != _digest(there) and path not in forced:
+            if there is not None and _digest(there) not in ours.get(path, []) and path not in forced:
                 raise ForeignDataError(
                     f"{self._below(path)} is there and not as nvmf-setup wrote it: move what you need of it elsewhere, "
                     f"or, to overwrite it: --force {path}"
@@ -200,9 +200,12 @@ class Persistence:
         if changed:
             record = self._below(str(self.record_path))
             ours = read_json(record, "which files nvmf-setup wrote")
-            write_json(record, ours | {path: _digest(self.files[path]) for path in changed})
-        for path in changed:
-            write_text(self._below(path), self.files[path])
+            fresh = {path: _digest(self.files[path]) for path in changed}
+            # Before and after: a run that ends in between knows both as its own.
+            write_json(record, ours | {path: [*ours.get(path, []), digest] for path, digest in fresh.items()})
+            for path in changed:
+                write_text(self._below(path), self.files[path])
+            write_json(record, ours | {path: [digest] for path, digest in fresh.items()})
         return changed
 
     def _below(self, path: str) -> Path:

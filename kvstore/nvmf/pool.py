@@ -132,7 +132,8 @@ class HostPool:
     def _device(self, namespace: Namespace, nqn: str) -> Device:
         nqns = {host.nqn for host in self.host.spec.hosts if host.name == self.host.name}
         mine = [one for one in devices(self.host.sysfs) if nqns & set(one.host_nqns)]
-        alike = [one for one in mine if namespace.nguid == one.nguid or namespace.uuid == one.uuid]
+        uuid = namespace.uuid
+        alike = [one for one in mine if namespace.nguid == one.nguid or (uuid and uuid == one.uuid)]
         what = f"namespace {namespace.nsid} of {nqn} (NGUID {namespace.nguid})"
         if not alike:
             raise ConfigError(f"{what} is not there: nvmf-setup host connect {self.host.spec.path}")
@@ -142,10 +143,10 @@ class HostPool:
                 "caches of the kernel's. Turn native multipath on (nvme_core.multipath=Y), or give it one port"
             )
         one = alike[0]
-        if (one.nguid, one.uuid, one.subsystem) != (namespace.nguid, namespace.uuid, nqn):
+        if (one.nguid, one.uuid if uuid else "", one.subsystem) != (namespace.nguid, uuid, nqn):
             raise OtherStoreError(
                 f"{one.node} has NGUID {one.nguid or 'none'}, UUID {one.uuid or 'none'} in {one.subsystem}, and {what} "
-                f"has UUID {namespace.uuid}: the file and the target differ. nvmf-setup target status there"
+                f"has UUID {uuid or 'any'}: the file and the target differ. nvmf-setup target status there"
             )
         return one
 

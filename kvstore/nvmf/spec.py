@@ -28,11 +28,12 @@ _NQN_BYTES_MAX = 223
 _SERIAL_BYTES_MAX = 20
 _MODEL_BYTES_MAX = 40
 _NSID_MAX = 1024  # nvmet's
+_ARRAYS_OWN = "array"
 
 
 @dataclass(frozen=True)
 class Namespace:
-    """A drive that is exported."""
+    """A drive that is exported. An array, which exports by itself, has no device, and may have no UUID (empty)."""
 
     nsid: int
     device: str  # under /dev/disk/by-id, or a file; its name may change where its identity does not
@@ -202,22 +203,26 @@ class _Place:
 def _subsystem(place: _Place) -> Subsystem:
     place.only("nqn", "serial", "model", "namespaces", "hosts", "ports")
     nqn = place.qualified_name("nqn")
-    serial, model = place.text("serial"), place.text("model", "kvstore")
+    namespaces = tuple(map(_namespace, place.items("namespaces")))
+    is_exported = any(namespace.device for namespace in namespaces)
+    serial, model = place.text("serial", None if is_exported else _ARRAYS_OWN), place.text("model", "kvstore")
     for name, text, limit in (("serial", serial, _SERIAL_BYTES_MAX), ("model", model, _MODEL_BYTES_MAX)):
         if len(text) > limit or not text.isascii():
             raise place.child(name).error(f"is {text!r}: allowed are {limit} ASCII characters")
     hosts = tuple(item.value for item in place.items("hosts"))
     ports = tuple(item.value for item in place.items("ports"))
-    return Subsystem(nqn, serial, tuple(map(_namespace, place.items("namespaces"))), hosts, ports, model)
+    return Subsystem(nqn, serial, namespaces, hosts, ports, model)
 
 
 def _namespace(place: _Place) -> Namespace:
     place.only("nsid", "device", "uuid", "nguid")
-    device = place.text("device")
-    if not device.startswith("/"):
+    device = place.text("device") if place.child("device").value is not None else ""
+    if device and not device.startswith("/"):
         raise place.child("device").error(f"is {device!r}: write an absolute path, such as /dev/disk/by-id/nvme-…")
     nguid = place.identifier("nguid").replace("-", "")
-    return Namespace(place.number("nsid", 1, _NSID_MAX), device, place.identifier("uuid"), nguid)
+    # Of an array's namespace; of one that this program exports it is set, and never left to the kernel's chance.
+    has_uuid = bool(device) or place.child("uuid").value is not None
+    return Namespace(place.number("nsid", 1, _NSID_MAX), device, place.identifier("uuid") if has_uuid else "", nguid)
 
 
 def _port(place: _Place) -> Port:
@@ -265,13 +270,13 @@ def _check_names(spec: Spec, top: _Place) -> None:
     namespaces = [namespace for subsystem in spec.subsystems for namespace in subsystem.namespaces]
     unique: list[tuple[str, list[Any]]] = [
         ("subsystem", [subsystem.nqn for subsystem in spec.subsystems]),
-        ("serial", [subsystem.serial for subsystem in spec.subsystems]),
+        ("serial", [one.serial for one in spec.subsystems if one.serial != _ARRAYS_OWN]),
         ("port id", [port.id for port in spec.ports]),
         ("port address", [(port.transport, port.address, port.service) for port in spec.ports]),
         ("host", [host.name for host in spec.hosts]),
         ("host NQN", [host.nqn for host in spec.hosts]),
-        ("device", [namespace.device for namespace in namespaces]),
-        ("namespace UUID", [namespace.uuid for namespace in namespaces]),
+        ("device", [namespace.device for namespace in namespaces if namespace.device]),
+        ("namespace UUID", [namespace.uuid for namespace in namespaces if namespace.uuid]),
         ("namespace NGUID", [namespace.nguid for namespace in namespaces]),
         *((f"nsid of {one.nqn}", [namespace.nsid for namespace in one.namespaces]) for one in spec.subsystems),
     ]

@@ -307,6 +307,19 @@ def test_without_yaml_it_says_what_to_install(
     assert "pip install 'nvme-kvstore[nvmf]'" in capsys.readouterr().err
 
 
+def test_an_arrays_file_has_no_devices_and_no_target(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    text = fake.file.read_text()
+    for number in (1, 2):
+        text = text.replace(
+            f" device: {fake.folder}/drive{number}, uuid: 0000000{number}-0000-4000-8000-000000000000,", ""
+        )
+    fake.file.write_text(text)
+    fake.kernel.spec = read_spec(fake.file)
+    assert fake.run("target", "apply", "{file}") == 1
+    assert "has no device: it is an array's" in capsys.readouterr().err
+    assert [fake.run(*words) for words in VERBS[4:7]] == [0, 0, 0]
+
+
 def test_one_drive_under_two_names_is_refused(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     (fake.folder / "drive2").unlink()
     (fake.folder / "drive2").symlink_to(fake.folder / "drive1")

@@ -170,6 +170,14 @@ def test_a_namespace_of_a_wrong_identity_is_refused(pool: HostPool, tmp_path: Pa
         pool.plan()
 
 
+def test_of_an_arrays_namespace_the_nguid_is_enough(pool: HostPool, tmp_path: Path) -> None:
+    (tmp_path / "sys/block/nvme9n1/uuid").unlink()
+    subsystem = SPEC.subsystems[0]
+    bare = tuple(replace(namespace, device="", uuid="") for namespace in subsystem.namespaces)
+    pool.host.spec = replace(SPEC, subsystems=(replace(subsystem, namespaces=bare),))
+    assert [one.device.name for one in pool.plan().found] == ["nvme9n1", "nvme9n2"]
+
+
 def test_two_devices_of_one_namespace_are_refused(tmp_path: Path) -> None:
     kernel = FakeHostKernel(tmp_path / "sys", SPEC, multipath=False)
     host = host_of(kernel)

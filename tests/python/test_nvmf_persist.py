@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""nvmf-setup persist: files that bring a machine up at boot, below any root; nobody else's file is overwritten.
+
+Method: files written below a temporary root and read back as systemd, nvmetcli and libnvme would.
+"""
+
+from __future__ import annotations
+
+import configparser
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_nvmf_host import NQN, SPEC
+
+from kvstore.errors import ForeignDataError
+from kvstore.nvmf.persist import (
+    HOST_UNIT,
+    LIBNVME,
+    NVMETCLI,
+    TARGET_UNIT,
+    Persistence,
+    host_files,
+    nvmetcli_document,
+    target_files,
+)
+from kvstore.nvmf.persist import (
+    SPEC as SPEC_PATH,
+)
+from kvstore.nvmf.spec import Spec
+
+UNITS = "/etc/systemd/system/"
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Spec:
+    """Without keys."""
+    file = tmp_path / "pool.yaml"
+    file.write_text("the file, with comments\n")
+    return replace(SPEC, path=str(file), hosts=tuple(replace(host, key_file=None) for host in SPEC.hosts))
+
+
+def unit(text: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text)
+    return parser
+
+
+def test_a_targets_unit_applies_the_copy_of_the_file_after_the_network(spec: Spec) -> None:
+    files = target_files(spec, "/opt/bin/nvmf-setup")
+    assert files[SPEC_PATH] == "the file, with comments\n"
+    made = unit(files[UNITS + TARGET_UNIT])
+    assert made["Service"]["ExecStart"] == f"/opt/bin/nvmf-setup target apply {SPEC_PATH}"
+    assert made["Unit"]["After"] == "network-online.target sys-kernel-config.mount"
+    assert (made["Service"]["Type"], made["Service"]["Restart"]) == ("oneshot", "on-failure")
+    assert made["Install"]["WantedBy"] == "multi-user.target"
+
+
+def test_a_hosts_unit_connects_as_that_host(spec: Spec) -> None:
+    made = unit(host_files(spec, "decode2", "nvmf-setup")[UNITS + HOST_UNIT])
+    assert made["Service"]["ExecStart"] == f"nvmf-setup host connect {SPEC_PATH} --host decode2"
+    assert made["Service"]["ExecStop"] == f"nvmf-setup host disconnect {SPEC_PATH} --host decode2"
+
+
+def test_nvmetcli_gets_what_its_restore_reads(spec: Spec) -> None:
+    document = nvmetcli_document(spec)
+    assert json.loads(target_files(spec, "x")[NVMETCLI]) == document
+    assert document["ports"][0]["addr"] == {
+        "adrfam": "ipv4", "traddr": "10.0.0.1", "treq": "not specified", "trsvcid": "4420", "trtype": "rdma",
+    }  # fmt: skip
+    (subsystem,) = document["subsystems"]
+    assert subsystem["attr"]["allow_any_host"] == "0"
+    assert subsystem["allowed_hosts"] == [host["nqn"] for host in document["hosts"]]
+    assert [one["device"]["nguid"] for one in subsystem["namespaces"]] == [f"{1:032x}", f"{2:032x}"]
+    assert [port["subsystems"] for port in document["ports"]] == [[NQN], [NQN]]
+
+
+def test_libnvme_gets_every_option_of_every_path(spec: Spec) -> None:
+    (host,) = json.loads(host_files(spec, "decode1", "x")[LIBNVME])
+    assert (host["hostnqn"], host["hostid"]) == (spec.hosts[0].nqn, spec.hosts[0].host_id)
+    (subsystem,) = host["subsystems"]
+    assert [(port["transport"], port["traddr"], port["trsvcid"]) for port in subsystem["ports"]] == [
+        ("rdma", "10.0.0.1", "4420"),
+        ("tcp", "10.0.1.1", "4420"),
+    ]
+    assert subsystem["ports"][0]["fast_io_fail_tmo"] == 5
+    assert subsystem["ports"][0]["nr_io_queues"] == 4
+
+
+def test_with_keys_there_is_no_file_that_would_need_them(spec: Spec) -> None:
+    keyed = replace(spec, hosts=SPEC.hosts)
+    assert NVMETCLI not in target_files(keyed, "x")
+    assert LIBNVME not in host_files(keyed, "decode1", "x")
+    assert LIBNVME in host_files(keyed, "decode2", "x")
+
+
+def test_a_second_run_writes_nothing_and_a_changed_file_is_written_again(spec: Spec, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    files = target_files(spec, "nvmf-setup")
+    made = Persistence(files, root, Path("/var/record.json"))
+    assert made.write() == list(files)
+    assert made.write() == []
+    changed = files | {SPEC_PATH: "another\n"}
+    assert Persistence(changed, root, Path("/var/record.json")).write() == [SPEC_PATH]
+    assert (root / SPEC_PATH[1:]).read_text() == "another\n"
+
+
+def test_somebody_elses_file_is_overwritten_only_by_its_name(spec: Spec, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    made = Persistence(host_files(spec, "decode2", "x"), root, Path("/var/record.json"))
+    theirs = root / LIBNVME[1:]
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("[]\n")
+    with pytest.raises(ForeignDataError, match=rf"config\.json is there and not as .*--force {LIBNVME}"):
+        made.write()
+    assert [path for path in root.rglob("*") if path.is_file()] == [theirs]
+    assert LIBNVME in made.write([LIBNVME])
+
+
+def test_a_file_that_was_edited_since_is_not_overwritten(spec: Spec, tmp_path: Path) -> None:
+    made = Persistence(target_files(spec, "x"), tmp_path / "root", Path("/var/record.json"))
+    made.write()
+    (tmp_path / "root" / SPEC_PATH[1:]).write_text("edited\n")
+    with pytest.raises(ForeignDataError, match=SPEC_PATH):
+        made.write()
