@@ -17,17 +17,21 @@ import argparse
 import contextlib
 import json
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kvstore.errors import ConfigError, DeviceError, KvStoreError
 from kvstore.nvmf import check
 from kvstore.nvmf.host import CONNECT_S, LocalHost
 from kvstore.nvmf.persist import HOST_UNIT, TARGET_UNIT, Persistence, default_program, host_files, target_files
 from kvstore.nvmf.pool import HostPool, line_for_lmcache
+from kvstore.nvmf.record import only_one, state_folder
 from kvstore.nvmf.spec import Spec, read_spec
 from kvstore.nvmf.target import Target
 from kvstore.sizes import parse_size
@@ -51,6 +55,7 @@ class Machine:
     host: Callable[[Spec, str], LocalHost] = LocalHost
     pool: Callable[[LocalHost], HostPool] = HostPool
     persistence: Callable[[Mapping[str, str], Path], Persistence] = Persistence
+    lock: Callable[[], Path] = lambda: state_folder() / "nvmf.lock"
     checked: Callable[[], check.Machine] = check.Machine
 
 
@@ -69,6 +74,12 @@ class _Run:
         else:
             for line in lines:
                 print(line)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Where something may be changed, no other run does."""
+        with only_one(self.machine.lock()) if self.options.changes and not self.options.dry_run else nullcontext():
+            yield
 
     def tell(self, line: str) -> None:
         """For people, beside what is said: on standard error."""
@@ -259,6 +270,9 @@ def _check(run: _Run) -> int:
     return EXIT_BAD if failed else EXIT_OK
 
 
+_LOOKING = (_plan, _target_status, _host_status, _check)
+
+
 # ---- the command line ----
 
 
@@ -337,7 +351,7 @@ def _verb(
     verb.add_argument("file", metavar="FILE", nargs=None if needs_file else "?", help="the YAML file, see docs/nvmf.md")
     verb.add_argument("--json", action="store_true", help="print JSON")
     verb.add_argument("--dry-run", action="store_true", help="change nothing, say what would be")
-    verb.set_defaults(run=run, force=[], needs_file=needs_file)
+    verb.set_defaults(run=run, force=[], needs_file=needs_file, changes=run not in _LOOKING)
     return verb
 
 
@@ -364,7 +378,8 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
         if options.needs_file or (options.needs_file is None and options.file):
             run.spec = read_spec(options.file)
         status = EXIT_BAD
-        status = options.run(run)
+        with _terminable(), run.alone():
+            status = options.run(run)
         sys.stdout.flush()
     except KvStoreError as error:
         _fail(str(error), error.code, error.errno, as_json=options.json)
@@ -377,6 +392,23 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
     except KeyboardInterrupt:
         status = EXIT_INTERRUPTED
     return status
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """What was done so far is undone after SIGTERM, too: systemd's way to end a unit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _print(report: Any) -> None:

@@ -35,7 +35,7 @@ def check_drive(namespace: Namespace, forced: Collection[str]) -> None:
     try:
         found = kvstore.plan_format(path, force=True)[0]["found"]
     except BusyError as error:
-        raise BusyError(f"{path} is in use on the target: {error}") from error
+        raise BusyError(f"on this target {error}. End that, or take the drive out of the file") from error
     if not found or path in forced or _is_pool(path):
         return
     raise ForeignDataError(f"{path} holds {found}: hosts would overwrite it. If that may go: --force {path}")

@@ -15,7 +15,7 @@ def holder_of(path: str) -> str:
     try:
         kvstore.plan_format(path, force=True)
     except BusyError as error:
-        return str(error)
+        return str(error).removeprefix(f"{path} is in use: ")
     except KvStoreError:
         return ""
     return ""

@@ -32,7 +32,10 @@ def load_modules(names: Collection[str]) -> None:
         )
         if program is None:
             raise ConfigError(f"the module {name} is not loaded and there is no modprobe: install kmod")
-        done = subprocess.run([program, name], capture_output=True, text=True, timeout=_WITHIN_S)
+        try:
+            done = subprocess.run([program, name], capture_output=True, text=True, timeout=_WITHIN_S)
+        except subprocess.TimeoutExpired as error:
+            raise ConfigError(f"modprobe {name} has not ended after {_WITHIN_S} s: see dmesg") from error
         if done.returncode:
             raise ConfigError(
                 f"modprobe {name}: {done.stderr.strip() or f'exit status {done.returncode}'}. Install the modules of "

@@ -10,17 +10,21 @@ another boot says nothing.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvstore.errors import ConfigError
+from kvstore.errors import BusyError, ConfigError
 
-__all__ = ["Record", "read_json", "read_record", "state_folder", "write_json", "write_record", "write_text"]
+__all__ = ["Record", "only_one", "read_json", "read_record", "state_folder", "write_json", "write_record", "write_text"]
 
+_LOCK_S = 120.0
+_LOCK_STEP_S = 0.1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -108,6 +112,30 @@ def write_text(path: Path, text: str, mode: int = 0o644) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextlib.contextmanager
+def only_one(path: Path, within_s: float = _LOCK_S) -> Iterator[None]:
+    """Of several runs on this machine one goes on at a time: steps of two would undo each other's.
+
+    Raises
+    ------
+    BusyError : another one has not ended within that time.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + within_s
+    with open(path, "w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise BusyError(
+                        f"another nvmf-setup is at work here, and has not ended within {within_s:g} s: fuser {path}"
+                    ) from None
+                time.sleep(_LOCK_STEP_S)
+        yield
 
 
 def _broken(path: Path, what: str, error: Exception) -> ConfigError:

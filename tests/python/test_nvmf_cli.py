@@ -11,6 +11,7 @@ import base64
 import binascii
 import itertools
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from kvstore.nvmf.fabrics import ConnectRefused
 from kvstore.nvmf.host import LocalHost
 from kvstore.nvmf.persist import Persistence
 from kvstore.nvmf.pool import HostPool
+from kvstore.nvmf.record import only_one
 from kvstore.nvmf.spec import Spec, read_spec
 from kvstore.nvmf.target import Target
 
@@ -92,14 +94,15 @@ class Fake:
         def persistence(files: Any, root: Path) -> Persistence:
             return Persistence(files, root, Path("/state/persist.json"))
 
-        return Machine(target, host, pool, persistence)
+        return Machine(target, host, pool, persistence, lambda: self.folder / "state/lock")
 
     def run(self, *words: str) -> int:
         return main([word.format(file=self.file, folder=self.folder) for word in words], self.machine())
 
     def state(self) -> list[Any]:
         """All that a verb may change."""
-        files = {str(path): path.read_bytes() for path in sorted(self.folder.rglob("*")) if path.is_file()}
+        paths = [path for path in sorted(self.folder.rglob("*")) if path.is_file() and path.name != "lock"]
+        files = {str(path): path.read_bytes() for path in paths}
         return [self.configfs.state(), self.kernel.lines, list(self.kernel.written), files]
 
 
@@ -333,6 +336,34 @@ def test_a_failed_run_leaves_no_record_of_what_it_took_back(fake: Fake) -> None:
     assert fake.run("target", "apply", "{file}") == 1
     record = json.loads((fake.folder / "state/target.json").read_text())
     assert record["subsystems"] == record["ports"] == record["hosts"] == []
+
+
+def test_a_host_that_is_interrupted_or_ended_takes_back_what_it_did(fake: Fake) -> None:
+    assert fake.run("target", "apply", "{file}") == 0
+    fake.file.write_text(fake.file.read_text().replace("ports: [1]", "ports: [1, 2]").replace(
+        "ports:\n  - {id: 1", "ports:\n  - {id: 2, transport: tcp, address: 10.0.0.2}\n  - {id: 1"))  # fmt: skip
+    connect = fake.kernel.connect
+
+    def ended(line: str, within_s: float) -> str:
+        if "transport=tcp" in line:
+            signal.raise_signal(signal.SIGTERM)
+        return connect(line, within_s)
+
+    fake.kernel.connect = ended  # type: ignore[method-assign]
+    assert fake.run("host", "connect", *HOST) == 130
+    assert len(fake.kernel.lines) == 1
+    assert fake.kernel.names("class/nvme") == []
+
+
+def test_one_run_waits_for_another_and_looking_does_not(
+    fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstore.nvmf.cli.only_one", lambda path: only_one(path, 0.0))
+    with only_one(fake.folder / "state/lock"):
+        assert fake.run("target", "apply", "{file}") == 1
+        assert "another nvmf-setup is at work here" in capsys.readouterr().err
+        assert fake.run("target", "apply", "{file}", "--dry-run") == 0
+    assert fake.configfs.changes == 0
 
 
 def test_a_run_that_is_interrupted_takes_back_what_it_did(fake: Fake) -> None:
