@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the vLLM tier: one dataclass, checked once, every error naming its field."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from kvstore import _settings
+
+# Set by the door itself, from vLLM's own configuration; see kvstore.vllm.space.
+RESERVED_IDENTITY = frozenset(
+    {
+        *("engine", "door", "model", "revision", "dtype", "platform", "layout", "canonical", "replicated", "portable"),
+        *("row_bytes", "tokens_per_hash", "blocks_per_chunk", "groups"),
+        *("tp_size", "pp_size", "pcp_size", "dcp_size", "world_size"),
+    }
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TierConfig(_settings.PoolSettings):
+    """Settings of the vLLM tier, besides those of its pool.
+
+    Parameters
+    ----------
+    revision : of the model's weights; empty: told from the weights themselves, see :mod:`kvstore.vllm.revision`.
+    identity : what else tells these blocks apart that vLLM does not tell a tier: overrides of the model's
+        configuration, a quantization chosen on the command line.
+    durable : a store is complete only when its descriptors are on the device too.
+    register_primary : register the memory of vLLM's CPU tier with the kernel.
+    load_timeout_s : a load that takes longer is a miss. Loads go through staging memory then, with one copy; 0 waits
+        as long as the device does, without a copy.
+    locality : ``LOCAL``, ``REMOTE`` or empty, as vLLM means it: for its events and for requests that choose tiers.
+    enable_kv_events : tell vLLM's event stream what was stored and evicted here.
+    """
+
+    revision: str = ""
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    durable: bool = False
+    register_primary: bool = True
+    load_timeout_s: float = 0.0
+    locality: str = ""
+    enable_kv_events: bool = False
+
+    @classmethod
+    def from_mapping(cls, fields: Mapping[str, Any], where: str) -> TierConfig:
+        """Check ``fields`` and build the settings.
+
+        Parameters
+        ----------
+        fields : of the tier in ``secondary_tiers``, less those that vLLM takes out.
+        where : names the tier, for messages.
+
+        Raises
+        ------
+        ConfigError : an unknown, missing or bad field; the message names it and what is allowed.
+        """
+        return cls(**_settings.check_settings(fields, where, _CHECKS))
+
+
+_CHECKS: dict[str, _settings.Check] = {
+    **_settings.POOL_CHECKS,
+    "revision": _settings.text,
+    "identity": _settings.identity(RESERVED_IDENTITY),
+    "durable": _settings.boolean,
+    "register_primary": _settings.boolean,
+    "load_timeout_s": _settings.number(float, 0, "seconds"),
+    "locality": _settings.one_of(("", "LOCAL", "REMOTE")),
+    "enable_kv_events": _settings.boolean,
+}
