@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of a real vLLM as processes, on a pool in a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from vllm_model import TEXT
+from vllm_run import PREFIX
+
+import kvstore
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {
+    **os.environ,
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    # The package under test, and the spec that runs without a GPU.
+    "PYTHONPATH": os.pathsep.join([str(Path(kvstore.__file__).parents[1]), str(HERE)]),
+}
+CPU_BYTES = 32 << 20
+
+
+def prompt(number: int) -> str:
+    """Text of a few blocks, another one for each number from the first block on."""
+    return f"{number} " * 8 + TEXT * 40
+
+
+def generate(number: int, **more: Any) -> dict[str, Any]:
+    return {"do": "generate", "prompt": prompt(number), **more}
+
+
+RESET = {"do": "reset"}
+
+
+class Run:
+    """One process. Its steps are read as they come."""
+
+    def __init__(self, model: Path, pool: Path | None, steps: list[dict[str, Any]], **more: Any) -> None:
+        self.engine_id = f"kvstore-test-{os.getpid()}-{id(self)}"
+        tier = {"path": str(pool), **more.pop("tier", {})} if pool is not None else None
+        run = {"model": str(model), "engine_id": self.engine_id, "tier": tier, "steps": steps}
+        run |= {"dtype": "bfloat16", "cpu_bytes": CPU_BYTES, **more}
+        self._process = subprocess.Popen(
+            [sys.executable, str(HERE / "vllm_run.py"), json.dumps(run)],
+            env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self.log: list[str] = []
+
+    def step(self, name: str) -> dict[str, Any]:
+        """The next step of that name; those before it are passed over."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.log.append(line)
+            if line.startswith(PREFIX):
+                step = json.loads(line.removeprefix(PREFIX))
+                if step["step"] == name:
+                    return step
+        raise AssertionError(f"the engine ended before it came to {name}:\n" + "".join(self.log[-60:]))
+
+    def generated(self, count: int) -> list[dict[str, Any]]:
+        return [self.step("generate") for _ in range(count)]
+
+    def status(self) -> dict[str, Any]:
+        """What the tier counted, after all steps; and the end of the process, which is a good one."""
+        status = self.step("status")["status"]
+        assert self._process.stdout is not None
+        self.log += self._process.stdout
+        assert self._process.wait(60) == 0, "".join(self.log[-60:])
+        return status
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(60)
+
+    def end(self) -> None:
+        """Whatever became of it, nothing of it stays."""
+        if self._process.poll() is None:
+            self.kill()
+        for left in Path("/dev/shm").glob(f"vllm_offload_{self.engine_id}*"):
+            left.unlink()
