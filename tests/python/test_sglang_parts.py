@@ -7,22 +7,27 @@ Transfers run against the real store on a simulated disk; whether a call has ret
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import json
+import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import kvstore
 from kvstore.errors import ConfigError
-from kvstore.sglang.compat import version_complaint
+from kvstore.sglang.compat import TESTED_VERSION, version_complaint
 from kvstore.sglang.config import DoorConfig
 from kvstore.sglang.counters import Counters
 from kvstore.sglang.keys import key_bytes, places_of
 from kvstore.sglang.transfers import Transfers
 from kvstore.testing import SimDisk
 
+ROOT = Path(__file__).resolve().parents[2]
 ONE_RANK = {"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1, "dp_rank": 0}
 RANK_3 = {**ONE_RANK, "tp_rank": 3, "tp_size": 4}
 BLOCK_BYTES = 8192
@@ -100,6 +105,41 @@ def test_samples_that_nobody_takes_are_bounded() -> None:
         counters.loaded(1, 0, 1, 0.0)
     assert len(counters.take_samples().load_pages) <= 1024
     assert counters.numbers()["pages_loaded"] == 5000
+
+
+# ---- documents ----
+
+
+def pasted() -> list[dict[str, Any]]:
+    texts = [(ROOT / name).read_text() for name in ("README.md", "docs/sglang.md")]
+    return [json.loads(match) for text in texts for match in re.findall(r"-extra-config '(\{.*?\})'", text, re.DOTALL)]
+
+
+def test_what_the_documents_say_to_paste_is_accepted() -> None:
+    assert len(pasted()) == 2
+    for extra_config in pasted():
+        made = DoorConfig.from_sglang(extra_config, ONE_RANK)
+        assert made.identity == {"revision": "main"}
+        assert (extra_config["module_path"], extra_config["class_name"]) == ("kvstore.sglang", "KVStoreHiCache")
+        assert extra_config["interface_v1"] == 1
+
+
+def test_the_document_lists_every_setting_with_its_default() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", (ROOT / "docs/sglang.md").read_text(), re.MULTILINE)
+    fields = {field.name: field.default for field in dataclasses.fields(DoorConfig)}
+    assert {name for name, _ in rows} == set(fields)
+    for name, default in rows:
+        given = fields[name]
+        if isinstance(given, bool):
+            assert default == str(given).lower(), name
+        elif isinstance(given, (int, float)):
+            assert default == f"{given:g}", name
+
+
+def test_the_extra_names_the_release_that_is_tested() -> None:
+    wanted = re.search(r'^sglang = \["sglang==(.+)"\]', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert wanted is not None
+    assert tuple(map(int, wanted[1].split("."))) == TESTED_VERSION
 
 
 # ---- a device that hangs ----
