@@ -229,14 +229,20 @@ class KVStoreTier(SecondaryTierManager):
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """Report the jobs that ended since the last call, with the keys of each load that are right."""
         finished, self._refused = self._refused, []
-        if self._running:
-            finished += [self._result_of(self._running.pop(job.id)) for job in self._queue.drain()]
+        for job in self._queue.drain() if self._running else ():
+            running = self._running.pop(job.id, None)
+            if running is not None:
+                finished.append(self._result_of(running))
         return finished
 
     def _result_of(self, running: _Running) -> JobResult:
-        results = running.job.results
         end = self._loaded if running.is_load else self._stored
-        return end(running, list(zip(running.keys, results, strict=True)))
+        try:
+            return end(running, list(zip(running.keys, running.job.results, strict=True)))
+        except Exception as error:  # noqa: BLE001 - vLLM would wait for ever for a job that nobody reports
+            self._trouble.tell("a job is reported as failed", error)
+            self._count_failed(running.keys, is_load=running.is_load)
+            return JobResult(running.job_id, False)
 
     def _loaded(self, running: _Running, results: list[tuple[bytes, kvstore.Result]]) -> JobResult:
         good = [key for key, result in results if result.status == "hit" and result.nbytes == self._row_bytes]

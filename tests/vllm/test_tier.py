@@ -17,6 +17,7 @@ from vllm_tier import CHUNK_TOKENS, ROW_BYTES, Tier, key, offloading_config, req
 import kvstore
 from kvstore.errors import ConfigError
 from kvstore.testing import SimDisk
+from kvstore.vllm.tier import _leaked
 
 ALWAYS = 1_000_000
 
@@ -151,12 +152,36 @@ def test_a_store_that_is_gone_answers_and_raises_nothing(tier: Tier) -> None:
     assert "a lookup is a miss: closed" in tier.tier.report_status()["trouble"]
 
 
+@pytest.mark.parametrize("is_load", [False, True])
+def test_a_job_whose_results_cannot_be_made_is_reported_all_the_same(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch, is_load: bool
+) -> None:
+    tier.store([key(1)], [0])
+    monkeypatch.setattr(tier.tier, "_loaded" if is_load else "_stored", lambda *_: 1 / 0)
+    result = tier.load([key(1)], [4]) if is_load else tier.store([key(2)], [0])
+    assert not result.success
+    assert not tier.tier.has_pending_work()
+    assert lookup(tier, 1) is (LookupResult.MISS if is_load else LookupResult.HIT)
+
+
 def test_after_shutdown_the_memory_can_be_closed(tier: Tier) -> None:
     tier.store([key(1)], [0])
     tier.tier.shutdown()
     tier.tier.shutdown()
     tier.view.release()
     assert lookup(tier, 1) is LookupResult.MISS
+
+
+def test_rows_that_a_device_may_still_write_to_stay_mapped(disk: SimDisk) -> None:
+    tier = Tier(disk.path, close_timeout_s=0.1)
+    tier.store([key(1)], [0])
+    spoil_reads(disk, tier, 1, "stuck")
+    tier.tier.submit_load(tier.job([key(1)], [4], request([key(1)]), is_load=True))
+    tier.tier.shutdown()
+    assert any(memory is tier.rows for memory in _leaked)
+    tier.view.release()
+    disk.clear_faults()
+    disk.release_stuck()
 
 
 def test_counts_are_told_once(tier: Tier) -> None:
