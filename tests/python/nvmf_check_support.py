@@ -89,9 +89,11 @@ def own(address: str, netdev: str = "eth0") -> Answer:
 
 
 LATENCY = """\
- #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile
+ Data ex. method : Ethernet
+ GID: 00:00:00:00:00:00:00:00:00:00:255:255:10:00:00:01
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]  99% percentile[usec]
 Conflicting CPU frequency values detected: 2400.000000 != 1873.463000. CPU Frequency is not max.
- 2       1000          1.76           6.12         {0}                1.80             0.06            1.88        6.12
+ 2       1000          1.76           6.12         {0}  \t       1.80     \t0.06\t\t1.88 \t\t6.12
 """
 
 

@@ -79,7 +79,7 @@ def _perftest(machine: Machine, program: str, route: Route, port: Port, index: i
     options = ("-d", port.device, "-i", str(port.number), "-x", str(index), "-F")
     answer = machine.ask(program, *options, route.address, within_s=_WITHIN_S, measures=True)
     there = f"start {program} -x INDEX -F on {route.address}, with the index that nvmf-setup check tells there"
-    row = re.search(r"^ *\d+ +\d+ +([\d.]+) +([\d.]+) +([\d.]+) ", answer.text, re.MULTILINE)
+    row = re.search(r"^[ \t]*\d+\s+\d+\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s", answer.text, re.MULTILINE)
     if answer.problem or not row:
         return _no_trip(answer, there, program)
     typical_us, most_us = float(row[3]), float(row[2])
