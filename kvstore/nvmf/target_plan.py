@@ -4,7 +4,8 @@
 
 Guarantees: changes nothing by itself; no step when nothing is to be changed; none that touches what is not in the
 record, which is refused where it is in the way. A host sees a subsystem only when it is complete: links from ports come
-last, and go first. Nobody is let in who is not named (``attr_allow_any_host`` is 0).
+last, and go first. Nobody is let in who is not named (``attr_allow_any_host`` is 0), and who is no more, or by another
+key, is cut off.
 
     hosts -> subsystems, allowed hosts, namespaces -> ports -> links from ports to subsystems
 """
@@ -56,6 +57,7 @@ def target_plan(spec: Spec, tree: Tree, ours: Record, read_key: ReadKey) -> list
         planner.subsystem(subsystem, [spec.host(name).nqn for name in subsystem.hosts])
     for port in spec.ports:
         planner.port(port, [one.nqn for one in spec.subsystems if port.id in one.ports])
+    planner.cut_off()
     planner.remove(Record(hosts=ours.hosts - wanted.hosts))
     return planner.steps
 
@@ -74,6 +76,7 @@ class _Planner:
         self.tree, self.ours, self.read_key = tree, ours, read_key
         self.steps: list[Step] = []
         self._unlinked: set[str] = set()
+        self._cut: set[str] = set()  # subsystems that somebody may be connected to who may not be any more
 
     # ---- what is in the way ----
 
@@ -104,11 +107,15 @@ class _Planner:
             if not is_new and not key:
                 raise ConfigError(f"host {host.name} has a key on this target and none in the file: remove it first")
             self._write(f"{path}/{attribute}", key, None if is_new else before, is_secret=True)
+            links = {nqn: f"subsystems/{nqn}/allowed_hosts/{host.nqn}" for nqn in self.ours.subsystems}
+            self._cut |= {nqn for nqn, link in links.items() if self.tree.exists(link)}
 
     def subsystem(self, subsystem: Subsystem, hosts: list[str]) -> None:
         """With its namespaces and those who may connect."""
         path = f"subsystems/{subsystem.nqn}"
         is_new = self._directory(path)
+        if not is_new and self._read(f"{path}/attr_allow_any_host") == "1":
+            self._cut.add(subsystem.nqn)
         wanted = {"attr_allow_any_host": "0", "attr_serial": subsystem.serial, "attr_model": subsystem.model}
         self._attributes(path, wanted, is_new=is_new)
         for nqn in hosts:
@@ -163,10 +170,25 @@ class _Planner:
             for nqn in self.tree.names(f"{path}/allowed_hosts"):
                 if nqn not in allowed:
                     self._unlink(f"{path}/allowed_hosts/{nqn}", f"hosts/{nqn}")
+                    self._cut.add(subsystem.nqn)
             kept = {str(namespace.nsid) for namespace in subsystem.namespaces}
             for nsid in self.tree.names(f"{path}/namespaces"):
                 if nsid not in kept:
                     self._remove_namespace(f"{path}/namespaces/{nsid}")
+
+    def cut_off(self) -> None:
+        """End the connections to subsystems that lost a permission or a key; those who still may connect again.
+
+        The kernel asks for both only when somebody connects: whoever is connected stays, until the subsystem leaves
+        the port (nvmet_port_subsys_drop_link). It is back in the next step: a host that comes to a port which listens
+        without it is told never to try again.
+        """
+        for nqn in sorted(self._cut):
+            for port in self.tree.names("ports"):
+                path = f"ports/{port}/subsystems/{nqn}"
+                if self.tree.exists(path) and path not in self._unlinked:
+                    self._unlink(path, f"subsystems/{nqn}")
+                    self._link(path, f"subsystems/{nqn}")
 
     def remove(self, gone: Record) -> None:
         """All of it that is there: links first, then what they lead to."""

@@ -31,6 +31,7 @@ class FakeConfigfs(Tree):
     def __init__(self) -> None:
         self.nodes: dict[str, str | None] = {"subsystems": None, "ports": None, "hosts": None}  # None: a directory
         self.links: dict[str, str] = {}
+        self.live: set[tuple[str, str]] = set()  # subsystems, and hosts that are connected to them
         self.fail_at = 0
         self.changes = 0
 
@@ -108,12 +109,17 @@ class FakeConfigfs(Tree):
         if parent.startswith("ports/") and not all(self.nodes[f"{port}/{name}"] for name in _PORT):
             self._refuse(errno.EINVAL, path)  # the address is incomplete
         self.links[path] = to
+        if parent.startswith("ports/"):  # whoever is let in connects, and stays when he no longer would be
+            subsystem = to.partition("/")[2]
+            self.live |= {(subsystem, host) for host in self.names(f"{to}/allowed_hosts")}
 
     def unlink(self, path: str) -> None:
         self._change(path)
         if path not in self.links:
             self._refuse(errno.ENOENT, path)
-        del self.links[path]
+        to = self.links.pop(path)
+        if path.startswith("ports/"):
+            self.live = {one for one in self.live if one[0] != to.partition("/")[2]}
 
     def _change(self, path: str) -> None:
         self.changes += 1

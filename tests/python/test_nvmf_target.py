@@ -134,6 +134,26 @@ def test_whichever_step_fails_all_is_as_it_was(spec: Spec, change: str) -> None:
         assert tree.state() == before, f"step {failing}: {steps[failing - 1].command(NVMET)}"
 
 
+def test_a_host_that_is_let_in_no_more_is_cut_off_and_the_others_come_back(spec: Spec) -> None:
+    tree = set_up(spec)
+    assert len(tree.live) == 2
+    do(plan(changes_of(spec)["a host less"], tree, record_of(spec)), tree)
+    assert tree.live == {(NQN, "nqn.2026-11.com.example:decode1")}
+
+
+@pytest.mark.parametrize(
+    "changed", ["hosts/nqn.2026-11.com.example:decode1/dhchap_key", f"subsystems/{NQN}/attr_allow_any_host"]
+)
+def test_whoever_came_by_another_key_or_by_none_is_cut_off(spec: Spec, changed: str) -> None:
+    tree = set_up(spec)
+    tree.nodes[changed] = "1"
+    steps = plan(spec, tree, record_of(spec))
+    links = [f"ports/{port}/subsystems/{NQN}" for port in (1, 2)]
+    ends = [(action, link) for link in links for action in ("unlink", "link")]
+    # Nothing is between: a host that comes to a port that listens without the subsystem gives up for good.
+    assert [(step.action, step.path) for step in steps] == [("write", changed), *ends]
+
+
 def test_what_cannot_be_undone_is_told_as_commands(spec: Spec) -> None:
     class Stubborn(FakeConfigfs):
         def rmdir(self, path: str) -> None:
