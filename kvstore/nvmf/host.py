@@ -251,6 +251,11 @@ class LocalHost:
 
     def _check_options(self) -> None:
         known = self.fabrics.options()
+        if not known and any(path.key_files() for path in self.paths()):
+            # It has no keys either, which came later, and logs whatever it does not know: the key, for all to read.
+            raise ConfigError(
+                f"this kernel ({os.uname().release}) knows no keys of hosts: take 6.0 or later, or leave keys out"
+            )
         for path in self.paths():
             for name in [*path.options(), *path.key_files()]:
                 # What is no option of connecting yet is an attribute afterwards, and is written there.

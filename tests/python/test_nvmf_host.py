@@ -224,6 +224,13 @@ def test_an_option_that_the_kernel_lacks_is_named_before_anything_is_connected(k
     assert kernel.lines == []
 
 
+def test_no_key_is_given_to_a_kernel_that_does_not_say_what_it_knows(kernel: FakeHostKernel) -> None:
+    kernel.known = frozenset()
+    with pytest.raises(ConfigError, match=r"knows no keys of hosts: take 6\.0 or later"):
+        host_of(kernel).connect()
+    assert kernel.lines == []
+
+
 def test_a_namespace_that_does_not_come_fails_the_run(kernel: FakeHostKernel) -> None:
     kernel.spec = replace(SPEC, subsystems=(replace(SPEC.subsystems[0], namespaces=NAMESPACES[:1]),))
     with pytest.raises(ConnectFailed, match=f"namespace 2 of {NQN} .* is not seen after 30 s: is it enabled"):
