@@ -9,6 +9,7 @@ Writes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -76,12 +77,13 @@ def run(command: Sequence[str], within_s: float) -> Answer:
 
 
 def _give_up(child: subprocess.Popen[bytes], command: Sequence[str], within_s: float) -> str:
-    os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(PermissionError):  # a program that is root's, such as ping, asked for by somebody else
+        os.killpg(child.pid, signal.SIGKILL)
     name = Path(command[0]).name
     try:
         child.wait(_KILL_S)
     except subprocess.TimeoutExpired:
-        return f"{name} did not end within {within_s:g} s, and cannot be killed: a device does not answer"
+        return f"{name} did not end within {within_s:g} s, and cannot be killed: see dmesg for a device that hangs"
     return f"{name} did not end within {within_s:g} s"
 
 

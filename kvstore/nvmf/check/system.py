@@ -17,6 +17,7 @@ __all__ = ["check_iommu", "check_memlock", "check_modules", "check_multipath"]
 _HOST = {"rdma": ("nvme_fabrics", "nvme_rdma"), "tcp": ("nvme_fabrics", "nvme_tcp")}
 _TARGET = {"rdma": ("nvmet", "nvmet_rdma"), "tcp": ("nvmet", "nvmet_tcp")}
 _PASSTHROUGH = "identity"
+_P2PDMA_OVER_RDMA = (7, 1)
 
 
 def check_modules(machine: Machine, transports: Sequence[str], is_target: bool) -> Iterator[Finding]:
@@ -60,31 +61,42 @@ def _check_module(machine: Machine, name: str, release: str) -> Finding:
 def check_multipath(machine: Machine) -> Finding:
     """Native multipath: what it gives, and what it takes from GPU direct.
 
-    Facts: cuFile's PCI P2PDMA mode has, in every known recipe, nvme_core.multipath=N; and up to Linux 7.0 nvme-rdma has
-    no P2PDMA at all, so that GPUs read namespaces over RDMA through nvidia-fs and the vendor's nvme-rdma, or not.
+    What users report of cuFile's PCI P2PDMA mode: it does not get through multipath (heterodb/pg-strom#913,
+    ROCm/hipFile#103), and over RDMA it fails with EIO (ai-dynamo/nixl#1063), since nvme-rdma has P2PDMA only from Linux
+    7.1. Until then GPUs read such namespaces through nvidia-fs and the vendor's nvme-rdma, or not directly.
     """
-    name = "/sys/module/nvme_core/parameters/multipath"
-    value = machine.read(name)
-    source = "sysfs"
+    value = machine.read("/sys/module/nvme_core/parameters/multipath")
+    is_direct = bool(re.search(r'"use_pci_p2pdma"\s*:\s*true', machine.read("/etc/cufile.json") or ""))
     if value == "Y":
         told = "on: paths to a namespace are one device, with failover"
-        if re.search(r'"use_pci_p2pdma"\s*:\s*true', machine.read("/etc/cufile.json") or ""):
+        if is_direct:
             told = f"{told}; but /etc/cufile.json asks for PCI P2PDMA, which does not get through it"
             mend = (
                 "decide: failover (use_pci_p2pdma false: blocks travel through host memory, as kvstore's do), or GPU "
                 "direct (nvme_core.multipath=N at boot, one path a namespace; over RDMA from Linux 7.1)"
             )
-            return Finding("multipath", "warn", told, mend, source)
-        return Finding(
-            "multipath", "ok", f"{told}; kvstore needs no GPU direct, which would want it off", source=source
-        )
+            return Finding("multipath", "warn", told, mend, "sysfs")
+        told = f"{told}; kvstore needs no GPU direct, which would want it off"
+        return Finding("multipath", "ok", told, source="sysfs")
     on = "echo options nvme_core multipath=Y > /etc/modprobe.d/nvme.conf, and reboot"
     if value == "N":
-        told = "off: a lost path is a lost device, and each path shows the namespace once more"
-        mend = f"{on}; or, for GPU direct by PCI P2PDMA, leave it off and connect one path a namespace"
-        return Finding("multipath", "warn", told, mend, source)
+        return _judge_single_paths(machine, on, is_direct)
     told = "not available: nvme_core is not loaded, or has no multipath" if value is None else f"unreadable: {value!r}"
-    return Finding("multipath", "warn", told, f"modprobe nvme-fabrics; {on}", source)
+    return Finding("multipath", "warn", told, f"modprobe nvme-fabrics; {on}", "sysfs")
+
+
+def _judge_single_paths(machine: Machine, on: str, is_direct: bool) -> Finding:
+    told = "off: a lost path is a lost device, and each path shows the namespace once more"
+    if not is_direct:
+        mend = f"{on}; or, for GPU direct by PCI P2PDMA, leave it off and connect one path a namespace"
+        return Finding("multipath", "warn", told, mend, "sysfs")
+    told = f"{told}; /etc/cufile.json asks for PCI P2PDMA, which wants that"
+    release = re.match(r"(\d+)\.(\d+)", machine.read("/proc/sys/kernel/osrelease") or "")
+    if release and (int(release[1]), int(release[2])) >= _P2PDMA_OVER_RDMA:
+        return Finding("multipath", "ok", told, source="sysfs")
+    mend = f"Linux 7.1; or use_pci_p2pdma false, nvidia-fs and the vendor's nvme-rdma; or no GPU direct: {on}"
+    told = f"{told}, and over RDMA fails with EIO before Linux 7.1"
+    return Finding("multipath", "warn", told, mend, "sysfs")
 
 
 def check_memlock(machine: Machine) -> Finding:

@@ -45,7 +45,9 @@ def check_read(machine: Machine, spec: Spec | None, ports: Sequence[Port]) -> Fi
     nodes = ", ".join(one.node for one in found)
     if answer.problem or read_bits is None:
         told = f"not measured: {answer.problem or 'fio told nothing that can be read'}"
-        return Finding(_SUBJECT, "warn", told, f"apt install fio; see dmesg, and fio --filename={nodes}", "fio")
+        return Finding(
+            _SUBJECT, "warn", told, f"apt install fio; run it as root; see dmesg whether {nodes} answer", "fio"
+        )
     told = f"{read_bits / 1e9:.3g} Gb/s from {nodes}"
     line_bits = _line_bits(machine, ports, paths)
     if not line_bits:
