@@ -67,11 +67,13 @@ class Commands:
         What is refused as busy is put again for a while, as who puts is told to: on a machine that is slow enough a
         lease is not renewed in time, and that is no fault.
         """
-        became = dict.fromkeys(keys, "busy")
+        became = dict(zip(keys, self.put_once(keys, durable), strict=True))
         deadline = time.monotonic() + BUSY_S
         while (left := [key for key in keys if became[key] == "busy"]) and time.monotonic() < deadline:
-            became.update(zip(left, self.put_once(left, durable), strict=True))
-            time.sleep(0.01 if "busy" in became.values() else 0)
+            time.sleep(0.01)
+            again = self.put_once(left, durable)
+            # Who waited for a block to be durable may be told that nobody knows, with the block there.
+            became.update(zip(left, ["stored" if status == "present" else status for status in again], strict=True))
         return [became[key] for key in keys]
 
     def put_once(self, keys: list[str], durable: bool = True) -> list[str]:
