@@ -158,6 +158,7 @@ ROWS = [
     Row("mlx5_0/1 DSCP", "warn", "which the adapter gives no priority", "--trust dscp", {}, qos(trust="pcp")),
     Row("mlx5_0/1 PFC", "warn", "off, not for RDMA's priority 3", "prio-pfc all:off 3:on.*--pfc 0,0,0,1,0,0,0,0", {},
         {"dcb -j pfc": pfc()}),
+    Row("mlx5_0/1 PFC", "warn", "on for every priority", "all:off 3:on", {}, {"dcb -j pfc": pfc(*range(8))}),
     Row("mlx5_0/1 PFC", "warn", "on for priority 4, not", "3:on", {}, {"dcb -j pfc": pfc(4)}),
     Row("mlx5_0/1 PFC", "warn", "priority is not known", "3:on", {f"{CM}/default_roce_tos": MISSING}),
     Row("mlx5_0/1 PFC", "warn", "not available: dcb: .*not supported; mlnx_qos is not installed", "on the switch", {},
@@ -313,6 +314,13 @@ def test_without_a_file_every_port_is_looked_at_and_nothing_needs_an_address(tmp
 def test_ports_that_no_address_of_the_file_leads_to_are_left_out(tmp_path: Path) -> None:
     found = look(tmp_path, {"/sys/class/infiniband/rxe0/ports/1/state": "1: DOWN"})
     assert not [subject for subject in found if subject.startswith("rxe0")]
+
+
+def test_an_ipv6_address_is_its_own_gid_however_it_is_written(tmp_path: Path) -> None:
+    route = Answer(json.dumps([{"dst": TARGET, "dev": "eth0", "prefsrc": "fd00::2"}]))
+    gids = [*GIDS, {"index": 4, "gid": "fd00:0000:0000:0000:0000:0000:0000:0002", "type": "RoCE v2", "netdev_index": 2}]
+    found = look(tmp_path, {}, {"ip -j route": route, "verbs_probe.py": verbs(gids=gids)})
+    assert found["GID for 10.0.0.1"].told.startswith("index 4 of mlx5_0/1")
 
 
 def test_a_vlan_is_found_by_its_entry_and_not_by_its_name(tmp_path: Path) -> None:

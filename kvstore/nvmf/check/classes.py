@@ -21,6 +21,7 @@ __all__ = ["check_classes"]
 
 _TOS = 106  # DSCP 26, which switches' presets take for RDMA, and "ECN-capable"
 _PRIORITY = 3
+_PRIORITIES = 8
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _judge_pfc(port: Port, priority: int | None, classes: _Classes) -> Finding:
     wanted = _PRIORITY if priority is None else priority
     mend = (
         f"dcb pfc set dev {port.netdev} prio-pfc all:off {wanted}:on, or mlnx_qos -i {port.netdev} --pfc "
-        f"{','.join(str(int(one == wanted)) for one in range(8))}; on the switch, too"
+        f"{','.join(str(int(one == wanted)) for one in range(_PRIORITIES))}; on the switch, too"
     )
     if classes.lossless is None:
         return Finding(subject, "warn", f"not available: {classes.problem}", mend, classes.source or "dcb")
@@ -97,6 +98,9 @@ def _judge_pfc(port: Port, priority: int | None, classes: _Classes) -> Finding:
         return Finding(subject, "warn", f"{told}; RDMA's priority is not known", mend, classes.source)
     if priority not in classes.lossless:
         told = f"{told}, not for RDMA's priority {priority}: a full buffer drops packets"
+        return Finding(subject, "warn", told, mend, classes.source)
+    if len(classes.lossless) == _PRIORITIES:
+        told = "on for every priority: whatever fills a buffer stops RDMA, too"
         return Finding(subject, "warn", told, mend, classes.source)
     return Finding(subject, "ok", told, source=classes.source)
 
@@ -154,7 +158,7 @@ def _object(text: str) -> Mapping[str, Any]:
 
 def _flags(value: object) -> frozenset[int] | None:
     """The numbers of those that are on, of eight."""
-    if not isinstance(value, list) or len(value) != 8:
+    if not isinstance(value, list) or len(value) != _PRIORITIES:
         return None
     return frozenset(index for index, flag in enumerate(value) if flag in (True, "on"))
 
