@@ -17,14 +17,12 @@ import argparse
 import contextlib
 import json
 import shlex
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from kvstore.errors import ConfigError, DeviceError, KvStoreError
 from kvstore.nvmf import check
@@ -32,6 +30,7 @@ from kvstore.nvmf.host import CONNECT_S, LocalHost
 from kvstore.nvmf.persist import HOST_UNIT, TARGET_UNIT, Persistence, default_program, host_files, target_files
 from kvstore.nvmf.pool import HostPool, line_for_lmcache
 from kvstore.nvmf.record import only_one, state_folder
+from kvstore.nvmf.signals import terminable
 from kvstore.nvmf.spec import Spec, read_spec
 from kvstore.nvmf.target import Target
 from kvstore.sizes import parse_size
@@ -378,7 +377,7 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
         if options.needs_file or (options.needs_file is None and options.file):
             run.spec = read_spec(options.file)
         status = EXIT_BAD
-        with _terminable(), run.alone():
+        with terminable(), run.alone():
             status = options.run(run)
         sys.stdout.flush()
     except KvStoreError as error:
@@ -392,23 +391,6 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
     except KeyboardInterrupt:
         status = EXIT_INTERRUPTED
     return status
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """What was done so far is undone after SIGTERM, too: systemd's way to end a unit."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _print(report: Any) -> None:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step: one operation on a tree, with what undoes it. ``apply`` does all of them, or none.
 
-Guarantees: after a step that failed everything before it is undone, in reverse, and the tree is as it was; where that
-fails, too, the error says what is left. No key is ever part of a text.
+Guarantees: after a step that failed, or a signal that ends the run, everything before it is undone, in reverse, and the
+tree is as it was; where that fails, too, the error says what is left. A signal waits for the end of a step, and of
+undoing. No key is ever part of a text.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from kvstore.errors import KvStoreError
+from kvstore.nvmf.signals import deferred, shielded
 from kvstore.nvmf.tree import Tree
 
 __all__ = ["Step", "StepFailed", "apply"]
@@ -70,22 +72,28 @@ def apply(steps: Sequence[Step], tree: Tree, root: Path, mend: Callable[[Step, O
 
     Raises
     ------
-    StepFailed : see above.
+    StepFailed : see above; also where the run was ended and not all could be undone.
     """
     done: list[Step] = []
-    for step in steps:
-        try:
-            step.do(tree)
-        except BaseException as error:
+    try:
+        for step in steps:
+            with deferred():  # a step that is done and not noted would not be undone
+                step.do(tree)
+                done.append(step)
+    except BaseException as error:
+        with shielded():
             left = _undo(done, tree, root)
-            if not isinstance(error, OSError):  # interrupted
-                raise
+        if isinstance(error, OSError):
+            step = steps[len(done)]
             told = f"{step.command(root)}: {error.strerror or error}. {mend(step, error)}"
-            end = f"Not undone, do it by hand: {'; '.join(left)}" if left else "All is as it was before."
-            failed = StepFailed(f"{told} {end}")
-            failed.left = tuple(left)
-            raise failed from error
-        done.append(step)
+        elif left:
+            told = "The run was ended."
+        else:
+            raise
+        end = f"Not undone, do it by hand: {'; '.join(left)}" if left else "All is as it was before."
+        failed = StepFailed(f"{told} {end}")
+        failed.left = tuple(left)
+        raise failed from error
 
 
 def _undo(done: Sequence[Step], tree: Tree, root: Path) -> list[str]:
