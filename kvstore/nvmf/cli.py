@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -298,7 +299,7 @@ def build_parser() -> argparse.ArgumentParser:
     for verb in (connect, disconnect, status):
         verb.add_argument("--host", metavar="NAME", required=True, help="as the file calls this machine")
     for verb in (connect, disconnect):
-        verb.add_argument("--timeout", type=float, default=CONNECT_S, metavar="SECONDS", help="for each step (30)")
+        verb.add_argument("--timeout", type=_seconds, default=CONNECT_S, metavar="SECONDS", help="for each step (30)")
 
     persist = _group(verbs, "persist", "files that bring it up at boot: a systemd unit, and the same for other tools")
     for name, verb_run in (("target", _persist_target), ("host", _persist_host)):
@@ -328,6 +329,16 @@ def _size(text: str) -> int:
         return parse_size(text)
     except ConfigError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:  # nan is in no range, and would be waited for for ever
+        raise argparse.ArgumentTypeError(f"{text} is no time: a number of seconds above 0, 30 for instance")
+    return seconds
 
 
 def _parser(add: Any, name: str, text: str) -> argparse.ArgumentParser:

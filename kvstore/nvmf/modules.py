@@ -6,38 +6,41 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
 from kvstore.errors import ConfigError
+from kvstore.nvmf.check.machine import run
 
-__all__ = ["load_modules"]
+__all__ = ["load_modules", "missing_modules"]
 
-_WITHIN_S = 60
+_WITHIN_S = 60.0
+_LOADED = Path("/sys/module")
 
 
-def load_modules(names: Collection[str]) -> None:
-    """Load modules that are not there yet.
+def missing_modules(names: Collection[str]) -> list[str]:
+    """Those that are not loaded."""
+    return [name for name in names if not (_LOADED / name.replace("-", "_")).exists()]
+
+
+def load_modules(names: Collection[str], within_s: float = _WITHIN_S) -> None:
+    """Load modules that are not there yet. Ends though a driver that starts up hangs.
 
     Raises
     ------
     ConfigError : one cannot be; with what modprobe says.
     """
-    for name in names:
-        if Path("/sys/module", name.replace("-", "_")).exists():
-            continue
+    for name in missing_modules(names):
         program = shutil.which(
             "modprobe", path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
         )
         if program is None:
             raise ConfigError(f"the module {name} is not loaded and there is no modprobe: install kmod")
-        try:
-            done = subprocess.run([program, name], capture_output=True, text=True, timeout=_WITHIN_S)
-        except subprocess.TimeoutExpired as error:
-            raise ConfigError(f"modprobe {name} has not ended after {_WITHIN_S} s: see dmesg") from error
-        if done.returncode:
+        said = run([program, name], within_s)
+        if said.is_late:
+            raise ConfigError(f"{said.problem}: modprobe {name}, see dmesg")
+        if said.problem:
             raise ConfigError(
-                f"modprobe {name}: {done.stderr.strip() or f'exit status {done.returncode}'}. Install the modules of "
+                f"modprobe {name}: {said.problem.replace('modprobe: ', '')}. Install the modules of "
                 f"{os.uname().release}: linux-image-{os.uname().release} on Debian, linux-modules-extra-… on Ubuntu"
             )

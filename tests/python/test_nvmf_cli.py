@@ -302,6 +302,14 @@ def test_wrong_words_are_not_a_crash(fake: Fake, capsys: pytest.CaptureFixture[s
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "soon"])
+def test_a_time_that_would_never_come_is_refused(fake: Fake, capsys: pytest.CaptureFixture[str], seconds: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        fake.run("host", "connect", *HOST, f"--timeout={seconds}")
+    assert ended.value.code == 2
+    assert f"{seconds} is no time: a number of seconds above 0" in capsys.readouterr().err
+
+
 def test_without_yaml_it_says_what_to_install(
     fake: Fake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
