@@ -174,7 +174,10 @@ class _Place:
     def text(self, name: str, default: str | None = None) -> str:
         found = self.child(name, default)
         if not isinstance(found.value, str) or not found.value or "\n" in found.value:
-            raise found.error("is missing" if found.value is None else f"is {found.value!r}, and should be a text")
+            quotes = ": put it in quotes" if isinstance(found.value, int | float) else ""
+            raise found.error(
+                "is missing" if found.value is None else f"is {found.value!r}, and should be a text{quotes}"
+            )
         return found.value
 
     def number(self, name: str, low: int, high: int, default: int | None = None) -> int:

@@ -59,7 +59,7 @@ class FakeHostKernel(Fabrics, DirectoryTree):
             "sqsize": str(int(given["queue_size"]) - 1),
             "kato": given["keep_alive_tmo"],
             "reconnect_delay": given["reconnect_delay"],
-            "ctrl_loss_tmo": given["ctrl_loss_tmo"],
+            "ctrl_loss_tmo": _whole_attempts(given["ctrl_loss_tmo"], given["reconnect_delay"]),
             "fast_io_fail_tmo": given.get("fast_io_fail_tmo", "off"),
             **self.grants,
         }
@@ -75,6 +75,8 @@ class FakeHostKernel(Fabrics, DirectoryTree):
         folder, _, name = path.rpartition("/")
         if not self.exists(path):
             raise OSError(errno.ENOENT, "No such file or directory", path)
+        if name == "ctrl_loss_tmo":
+            value = _whole_attempts(value, self.read(f"{folder}/reconnect_delay"))
         if name != "delete_controller":
             (self.root / path).write_text(value + "\n")
         elif folder.rpartition("/")[2] not in self.stuck:
@@ -114,3 +116,9 @@ class FakeHostKernel(Fabrics, DirectoryTree):
         (self.root / path).mkdir()
         for name, value in attributes.items():
             (self.root / path / name).write_text(value + "\n")
+
+
+def _whole_attempts(loss_s: str, delay_s: str) -> str:
+    """As the kernel keeps the time: rounded up to a number of attempts."""
+    delay = int(delay_s)
+    return str(-(-int(loss_s) // delay) * delay)
