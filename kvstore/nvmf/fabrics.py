@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fabrics: the kernel's door for connecting to a target, /dev/nvme-fabrics: a line of options in, a controller out.
+"""Fabrics: the kernel's doors for connecting to a target, /dev/nvme-fabrics: a line of options in, a controller out;
+and for ending that, the controller's delete_controller.
 
 The kernel is asked directly and not through nvme-cli, because a key never may be on a command line, where every user of
 the machine reads it; because nvme-cli 2.3 (Debian 12) knows no fast_io_fail_tmo; and because it refuses a second host
@@ -21,10 +22,11 @@ from pathlib import Path
 
 from kvstore.errors import ConfigError, WaitTimeout
 
-__all__ = ["ConnectRefused", "Fabrics", "KernelFabrics"]
+__all__ = ["ConnectRefused", "Fabrics", "KernelFabrics", "StillConnecting"]
 
 DEVICE = Path("/dev/nvme-fabrics")
 _LOG = Path("/dev/kmsg")
+_CONTROLLERS = Path("/sys/class/nvme")
 _SECRET = re.compile(r"DHHC-1:[^,\s]*|(dhchap\w*secret=)[^,\s]*")
 _KILL_S = 2.0
 _RECORD_BYTES = 8192  # of the kernel's log, at most (CONSOLE_EXT_LOG_MAX)
@@ -42,6 +44,15 @@ else:
     print("made", os.read(fd, 4096).decode())
 """
 
+# The kernel answers when the controller is gone, which takes as long as what it waits for (nvme_delete_ctrl_sync).
+_DISCONNECT = """
+import os, sys
+try:
+    os.write(os.open(sys.argv[1], os.O_WRONLY | os.O_CLOEXEC), b"1")
+except OSError as error:
+    print("errno", error.errno)
+"""
+
 
 class ConnectRefused(OSError):
     """The kernel does not connect. ``log`` has what it said of it, where that can be read."""
@@ -49,6 +60,10 @@ class ConnectRefused(OSError):
     def __init__(self, number: int, log: tuple[str, ...] = ()) -> None:
         super().__init__(number, os.strerror(number))
         self.log = log
+
+
+class StillConnecting(WaitTimeout):
+    """The kernel has not answered and cannot be stopped: it may connect later on."""
 
 
 class Fabrics(ABC):
@@ -65,16 +80,26 @@ class Fabrics(ABC):
         Raises
         ------
         ConnectRefused : the kernel or the target refuses it.
-        WaitTimeout : no answer yet; the kernel may still connect.
-        ConfigError : this kernel has no such door.
+        WaitTimeout : no answer in time; there may be a controller. StillConnecting: or there may be one later.
+        ConfigError : this kernel has no such door, or its answer is none; there may be a controller.
+        """
+
+    @abstractmethod
+    def disconnect(self, name: str, within_s: float) -> None:
+        """Let the kernel remove a controller.
+
+        Raises
+        ------
+        OSError : it refuses, or there is none.
+        WaitTimeout : it has begun, and not ended.
         """
 
 
 class KernelFabrics(Fabrics):
     """The kernel's own."""
 
-    def __init__(self, device: Path = DEVICE, log: Path = _LOG) -> None:
-        self._device, self._log = device, log
+    def __init__(self, device: Path = DEVICE, log: Path = _LOG, controllers: Path = _CONTROLLERS) -> None:
+        self._device, self._log, self._controllers = device, log, controllers
 
     def options(self) -> frozenset[str]:
         try:
@@ -87,22 +112,17 @@ class KernelFabrics(Fabrics):
 
     def connect(self, line: str, within_s: float) -> str:
         log = _LogReader(self._log)
-        command = [sys.executable, "-I", "-S", "-c", _CHILD, str(self._device)]
-        pipe = subprocess.PIPE
-        child = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+        child = _child(_CHILD, self._device)
         try:
             told, failed = child.communicate(line, timeout=within_s)
-        except subprocess.TimeoutExpired:
-            child.kill()  # it ends when the kernel lets go of it, which may be never
-            try:
-                child.communicate(timeout=_KILL_S)
-                still = ""
-            except subprocess.TimeoutExpired:
-                still = ", and may still do so (nvmf-setup host status)"
-            raise WaitTimeout(
-                f"the kernel has not connected within {within_s:g} s{still}: does the target answer a ping, and its log"
-                " say why"
-            ) from None
+        except BaseException as error:  # an interrupt, too: the child is in a session of its own and would go on
+            is_late = isinstance(error, subprocess.TimeoutExpired)
+            what = f"the kernel has not connected within {within_s:g} s" if is_late else "the run was ended"
+            if not _is_ended(child):
+                raise StillConnecting(f"{what}, and the kernel cannot be stopped") from None
+            if not is_late:
+                raise
+            raise WaitTimeout(f"{what}: does the target answer a ping, and its log say why") from None
         finally:
             said = log.since()
         word, _, rest = told.strip().partition(" ")
@@ -114,9 +134,36 @@ class KernelFabrics(Fabrics):
             raise ConfigError(f"{self._device}: {last[0]}. Run it as root, after modprobe nvme-fabrics")
         return f"nvme{made[1]}"
 
+    def disconnect(self, name: str, within_s: float) -> None:
+        child = _child(_DISCONNECT, self._controllers / name / "delete_controller")
+        try:
+            told, _ = child.communicate(timeout=within_s)
+        except subprocess.TimeoutExpired:
+            _is_ended(child)
+            raise WaitTimeout(f"the kernel has not disconnected {name} within {within_s:g} s") from None
+        word, _, number = told.strip().partition(" ")
+        if word == "errno":
+            raise OSError(int(number), os.strerror(int(number)), name)
+
     def _unusable(self, error: OSError) -> ConfigError:
         mend = "modprobe nvme-fabrics" if error.errno == errno.ENOENT else "run it as root"
         return ConfigError(f"{self._device}: {error.strerror}: {mend}")
+
+
+def _child(code: str, path: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-I", "-S", "-c", code, str(path)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+
+
+def _is_ended(child: subprocess.Popen[str]) -> bool:
+    """Kills it; it ends when the kernel lets go of it, which may be never."""
+    child.kill()
+    try:
+        child.communicate(timeout=_KILL_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 class _LogReader:

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A host as the file wants it: its paths connected, with just those options, or none of them.
 
-Guarantees: a path that is there as the file says is left alone; what was made in a run that fails is disconnected
-again; after success every option was read back from the kernel. Other connections are never touched.
+Guarantees: a path that is there as the file says is left alone; what was made in a run that fails or is ended is
+disconnected again, what it changed is put back, and what could not be is told; after success every option was read back
+from the kernel, but those that this kernel tells nobody. Other connections are never touched.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvstore.errors import BusyError, ConfigError, KvStoreError, WaitTimeout
-from kvstore.nvmf.fabrics import ConnectRefused, Fabrics, KernelFabrics
+from kvstore.nvmf.fabrics import ConnectRefused, Fabrics, KernelFabrics, StillConnecting
 from kvstore.nvmf.host_errors import explain
 from kvstore.nvmf.host_plan import HostPath, host_paths
 from kvstore.nvmf.in_use import holder_of
 from kvstore.nvmf.keys import read_key
 from kvstore.nvmf.modules import load_modules
+from kvstore.nvmf.signals import shielded
 from kvstore.nvmf.spec import Namespace, Spec
 from kvstore.nvmf.sysfs import Controller, Device, controllers, devices
 from kvstore.nvmf.tree import DirectoryTree, Tree
@@ -36,6 +38,9 @@ _MODULES = {"rdma": "nvme-rdma", "tcp": "nvme-tcp"}
 #: Attributes that the kernel lets be changed while connected, in the order in which they have to be: the loss time is
 #: kept as a number of attempts, each as long as the delay.
 _CHANGEABLE = ("reconnect_delay", "ctrl_loss_tmo", "fast_io_fail_tmo")
+
+#: Where the kernel tells an option under another name.
+_ATTRIBUTES = {"nr_io_queues": "queue_count", "queue_size": "sqsize", "keep_alive_tmo": "kato"}
 
 
 class ConnectFailed(KvStoreError):
@@ -72,6 +77,14 @@ class PathState:
         if self.controller is None:
             return "not connected"
         return "; ".join([f"{self.controller.name} {self.controller.state}", *map(str, self.differences)])
+
+
+@dataclass
+class _Undo:
+    """What a run did: paths that were not there and that the kernel was asked for; attributes, and what they held."""
+
+    tried: list[HostPath] = field(default_factory=list)
+    changed: list[tuple[str, str]] = field(default_factory=list)
 
 
 @dataclass
@@ -117,7 +130,8 @@ class LocalHost:
 
         Raises
         ------
-        ConnectFailed : a path cannot be, or its options are not what was asked for; those made here are gone again.
+        ConnectFailed : a path cannot be, or its options are not what was asked for; what was done here is undone, and
+            what could not be is told, also where the run was ended.
         KvStoreError : a key, a module or the kernel's door is missing.
         """
         before = self.states()
@@ -127,20 +141,23 @@ class LocalHost:
         if lines:
             self._check_options()
         done: list[str] = []
-        made: list[str] = []
+        run = _Undo()
         try:
             for state in before:
                 if state.controller is None:
-                    made.append(self._connect(state.path, lines[state.path], within_s))
-                    done.append(f"connected {state.path.name} as {made[-1]}")
-                done += self._mend(state.path, within_s)
+                    name = self._connect(state.path, lines[state.path], within_s, run)
+                    done.append(f"connected {state.path.name} as {name}")
+                done += self._mend(state.path, within_s, run)
             self._await_namespaces(within_s)
         except BaseException as error:
-            left = self._take_back(made, within_s)
-            if not isinstance(error, KvStoreError):
+            with shielded():
+                left = self._undo(run, within_s)
+            if isinstance(error, StillConnecting):
+                left.append("That path may still come: nvmf-setup host status in a while, and host disconnect.")
+            if not isinstance(error, KvStoreError) and not left:
                 raise
-            told = f"Still connected, disconnect by hand: {', '.join(left)}." if left else "All is as it was before."
-            raise ConnectFailed(f"{error} {told}") from error
+            what = "The run was ended." if isinstance(error, KeyboardInterrupt) else str(error)
+            raise ConnectFailed(f"{what} {' '.join(left) or 'All is as it was before.'}") from error
         return done
 
     def disconnection(self, forced: Collection[str] = ()) -> list[Controller]:
@@ -177,27 +194,29 @@ class LocalHost:
 
     # ---- one path ----
 
-    def _connect(self, path: HostPath, line: str, within_s: float) -> str:
+    def _connect(self, path: HostPath, line: str, within_s: float, run: _Undo) -> str:
+        run.tried.append(path)
         try:
-            name = self.fabrics.connect(line, within_s)
+            return self.fabrics.connect(line, within_s)
         except ConnectRefused as refused:
+            run.tried.remove(path)  # what is there under its name by now is somebody else's
             raise ConfigError(f"{path.name}: {explain(refused, path, self.fabrics.options())}") from refused
         except WaitTimeout as late:
-            # The kernel may have got so far that there is a controller, or have connected just now.
-            self._take_back([one.name for one in controllers(self.sysfs) if _is_of(one, path)], within_s)
-            raise WaitTimeout(f"{path.name}: {late}.") from late
-        return name
+            raise type(late)(f"{path.name}: {late}.") from late
 
-    def _mend(self, path: HostPath, within_s: float) -> list[str]:
+    def _mend(self, path: HostPath, within_s: float, run: _Undo) -> list[str]:
         """Wait until the path is usable, bring what can be changed to what the file says, and see that all of it is."""
         controller = self._await_live(path, within_s)
         wrong = {one.attribute: one for one in self._differences(path, controller) if one.attribute}
         wanted = path.options()
         if "reconnect_delay" in wrong:
             wrong.setdefault("ctrl_loss_tmo", Difference("ctrl_loss_tmo", "", wanted["ctrl_loss_tmo"]))
+        before = (controller.reconnect_delay_s, controller.controller_loss_s, controller.fast_io_fail_s)
         done = []
-        for attribute in _CHANGEABLE:
+        for attribute, value in zip(_CHANGEABLE, before, strict=True):
             if attribute in wrong:
+                if path not in run.tried and value is not None:
+                    run.changed.append((f"{controller.path}/{attribute}", str(value)))
                 try:
                     self.sysfs.write(f"{controller.path}/{attribute}", wanted[attribute])
                 except OSError as error:
@@ -235,10 +254,19 @@ class LocalHost:
             ("fast_io_fail_tmo", controller.fast_io_fail_s, connection.fast_io_fail_s, "fast_io_fail_tmo"),
         ]
         return tuple(
-            Difference(option, found, value, attribute)
+            Difference(option, "not told" if found is None else found, value, attribute)
             for option, found, value, attribute in wanted
-            if found is not None and found != value
+            if found != value and not (found is None and self._is_told_to_nobody(controller, option))
         )
+
+    def _is_told_to_nobody(self, controller: Controller, option: str) -> bool:
+        """This kernel has no such attribute. Not: it was not read, or the controller has gone.
+
+        Without fast_io_fail_tmo requests wait for as long as the path is lost, so that one has to be there.
+        """
+        attribute = f"{controller.path}/{_ATTRIBUTES.get(option, option)}"
+        is_there = self.sysfs.exists(f"{controller.path}/state")
+        return is_there and option != "fast_io_fail_tmo" and not self.sysfs.exists(attribute)
 
     def _refuse_unmendable(self, states: list[PathState]) -> None:
         for state in states:
@@ -282,11 +310,28 @@ class LocalHost:
                 )
             self.sleep(_STEP_S)
 
+    def _undo(self, run: _Undo, within_s: float) -> list[str]:
+        """What could not be, in sentences.
+
+        By the paths and not by the names that the kernel answered: a run that was ended, or an answer that was none,
+        leaves a controller whose name nobody was told.
+        """
+        there = controllers(self.sysfs)
+        names = [one.name for one in there if any(_is_of(one, path) for path in run.tried)]
+        still = self._take_back(names, within_s)
+        left = [f"Still connected, disconnect by hand: {', '.join(still)}."] if still else []
+        for path, value in run.changed:  # not in reverse: the loss time is kept as a number of delays
+            try:
+                self.sysfs.write(path, value)
+            except OSError as error:
+                left.append(f"Not put back: printf %s {value} > /sys/{path} ({error.strerror}).")
+        return left
+
     def _take_back(self, names: list[str], within_s: float) -> list[str]:
         """Disconnect controllers; those that are still there at the deadline."""
         for name in reversed(names):
-            with contextlib.suppress(OSError):  # gone by itself; what is not is told below
-                self.sysfs.write(f"class/nvme/{name}/delete_controller", "1")
+            with contextlib.suppress(OSError, WaitTimeout):  # gone by itself; what is not is told below
+                self.fabrics.disconnect(name, within_s)
         deadline = self.now_s() + within_s
         while left := [one.name for one in controllers(self.sysfs) if one.name in names]:
             if self.now_s() >= deadline:

@@ -10,6 +10,7 @@ import errno
 import shutil
 from pathlib import Path
 
+from kvstore.errors import WaitTimeout
 from kvstore.nvmf.fabrics import ConnectRefused, Fabrics
 from kvstore.nvmf.spec import Spec
 from kvstore.nvmf.tree import DirectoryTree
@@ -32,6 +33,7 @@ class FakeHostKernel(Fabrics, DirectoryTree):
         self.lines: list[str] = []
         self.written: list[tuple[str, str]] = []
         self.stuck: set[str] = set()  # controllers that do not go
+        self.refused: set[str] = set()  # attributes that do not take what is written
         (root / "class/nvme").mkdir(parents=True)
         (root / "block").mkdir()
 
@@ -68,6 +70,11 @@ class FakeHostKernel(Fabrics, DirectoryTree):
         self._show_namespaces(name, given["nqn"], given["hostnqn"])
         return name
 
+    def disconnect(self, name: str, within_s: float) -> None:
+        if name in self.stuck:
+            raise WaitTimeout(f"the kernel has not disconnected {name} within {within_s:g} s")
+        self.write(f"class/nvme/{name}/delete_controller", "1")
+
     # ---- Tree ----
 
     def write(self, path: str, value: str) -> None:
@@ -77,9 +84,14 @@ class FakeHostKernel(Fabrics, DirectoryTree):
             raise OSError(errno.ENOENT, "No such file or directory", path)
         if name == "ctrl_loss_tmo":
             value = _whole_attempts(value, self.read(f"{folder}/reconnect_delay"))
+        if path in self.refused:
+            raise OSError(errno.EINVAL, "Invalid argument", path)
+        if name == "reconnect_delay":  # the loss time is kept as a number of attempts
+            delay, loss = (int(self.read(f"{folder}/{one}")) for one in (name, "ctrl_loss_tmo"))
+            (self.root / folder / "ctrl_loss_tmo").write_text(f"{-(-loss // delay) * int(value)}\n")
         if name != "delete_controller":
             (self.root / path).write_text(value + "\n")
-        elif folder.rpartition("/")[2] not in self.stuck:
+        else:
             nqn = self.read(f"{folder}/subsysnqn")
             for device in (self.root / "block").iterdir():
                 links = device / "device"

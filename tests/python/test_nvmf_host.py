@@ -19,7 +19,7 @@ import pytest
 from nvmf_host_support import OPTIONS, FakeHostKernel
 
 from kvstore.errors import BusyError, ConfigError, WaitTimeout
-from kvstore.nvmf.fabrics import ConnectRefused, KernelFabrics
+from kvstore.nvmf.fabrics import ConnectRefused, KernelFabrics, StillConnecting
 from kvstore.nvmf.host import ConnectFailed, LocalHost
 from kvstore.nvmf.host_plan import host_paths
 from kvstore.nvmf.spec import Connection, Host, Namespace, Port, Spec, Subsystem
@@ -146,6 +146,61 @@ def test_a_path_that_the_kernel_connects_after_the_deadline_is_taken_back(kernel
     assert late.names("class/nvme") == []
 
 
+def test_after_a_time_out_of_a_kernel_that_goes_on_nothing_is_said_to_be_as_before(kernel: FakeHostKernel) -> None:
+    kernel.refuse["10.0.1.1"] = StillConnecting("the kernel has not connected within 30 s, and cannot be stopped")
+    with pytest.raises(ConnectFailed, match=r"That path may still come: nvmf-setup host status") as told:
+        host_of(kernel).connect()
+    assert "as it was before" not in str(told.value)
+    assert kernel.names("class/nvme") == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ConfigError("it answered '?'"), StillConnecting("ended")])
+def test_a_controller_whose_name_was_never_told_is_taken_back(kernel: FakeHostKernel, error: BaseException) -> None:
+    class Untold(FakeHostKernel):
+        def connect(self, line: str, within_s: float) -> str:
+            super().connect(line, within_s)
+            raise error
+
+    untold = Untold(kernel.root / "untold", SPEC)
+    with pytest.raises((KeyboardInterrupt, ConnectFailed)):
+        host_of(untold).connect()
+    assert (len(untold.lines), untold.names("class/nvme")) == (1, [])
+
+
+def test_what_is_left_of_a_run_that_was_ended_is_told(kernel: FakeHostKernel) -> None:
+    clock, interrupts = Clock(), iter([KeyboardInterrupt()])
+
+    def ended(seconds: float) -> None:
+        clock.sleep(seconds)
+        for interrupt in interrupts:
+            raise interrupt
+
+    kernel.grants, kernel.stuck = {"state": "connecting"}, {"nvme2"}
+    with pytest.raises(ConnectFailed, match=r"^The run was ended\. Still connected, disconnect by hand: nvme2\.$"):
+        host_of(kernel, sleep=ended, now_s=clock.now_s).connect()
+
+
+def test_times_of_a_connection_that_was_there_are_put_back_when_another_path_fails(kernel: FakeHostKernel) -> None:
+    one = replace(SPEC, subsystems=(replace(SPEC.subsystems[0], ports=(1,)),))
+    host_of(kernel, one).connect()
+    kernel.refuse["10.0.1.1"] = ConnectRefused(errno.ECONNREFUSED)
+    changed = replace(
+        SPEC, connection=replace(SPEC.connection, reconnect_delay_s=3, controller_loss_s=90, fast_io_fail_s=9)
+    )
+    with pytest.raises(ConnectFailed, match="All is as it was before"):
+        host_of(kernel, changed).connect()
+    assert ("class/nvme/nvme2/fast_io_fail_tmo", "9") in kernel.written
+    assert [state.is_as_wanted for state in host_of(kernel, one).states()] == [True]
+
+
+def test_a_time_that_cannot_be_put_back_is_told(kernel: FakeHostKernel) -> None:
+    host_of(kernel).connect()
+    kernel.refused = {"class/nvme/nvme2/fast_io_fail_tmo"}
+    changed = replace(SPEC, connection=replace(SPEC.connection, fast_io_fail_s=9))
+    with pytest.raises(ConnectFailed, match=r"Not put back: printf %s 5 > /sys/class/nvme/nvme2/fast_io_fail_tmo \("):
+        host_of(kernel, changed).connect()
+
+
 def test_what_cannot_be_taken_back_is_named(kernel: FakeHostKernel) -> None:
     kernel.refuse["10.0.1.1"], kernel.stuck = ConnectRefused(errno.ECONNREFUSED), {"nvme2"}
     with pytest.raises(ConnectFailed, match=r"Still connected, disconnect by hand: nvme2\."):
@@ -199,6 +254,21 @@ def test_options_that_the_kernel_did_not_take_fail_the_run(
     with pytest.raises(ConnectFailed, match=told):
         host_of(kernel).connect()
     assert kernel.names("class/nvme") == []
+
+
+def test_an_option_that_cannot_be_read_is_not_as_the_file_says(kernel: FakeHostKernel) -> None:
+    host_of(kernel).connect()
+    (kernel.root / "class/nvme/nvme2/kato").write_text("?\n")
+    assert str(host_of(kernel).states()[0]).endswith("keep_alive_tmo is not told, not 5")
+
+
+@pytest.mark.parametrize(("attribute", "is_as_wanted"), [("sqsize", True), ("fast_io_fail_tmo", False)])
+def test_an_option_that_the_kernel_tells_nobody_counts_but_for_that_without_which_requests_hang(
+    kernel: FakeHostKernel, attribute: str, is_as_wanted: bool
+) -> None:
+    host_of(kernel).connect()
+    (kernel.root / "class/nvme/nvme2" / attribute).unlink()
+    assert host_of(kernel).states()[0].is_as_wanted is is_as_wanted
 
 
 def test_a_connection_with_other_fixed_options_is_told_and_left_alone(kernel: FakeHostKernel) -> None:
@@ -303,6 +373,28 @@ def test_the_kernel_gets_one_line_and_tells_the_controller(door: tuple[int, Kern
 def test_a_kernel_that_says_nothing_is_left_at_the_deadline(door: tuple[int, KernelFabrics]) -> None:
     with pytest.raises(WaitTimeout, match=r"has not connected within 0\.2 s: does the target answer a ping"):
         door[1].connect("transport=tcp", 0.2)
+
+
+@pytest.fixture
+def controllers(tmp_path: Path) -> Path:
+    """A kernel that waits: a FIFO, which nobody reads, in the place of an attribute."""
+    (tmp_path / "nvme2").mkdir()
+    os.mkfifo(tmp_path / "nvme2/delete_controller")
+    return tmp_path
+
+
+def test_a_disconnect_that_the_kernel_waits_in_ends_at_the_deadline(controllers: Path) -> None:
+    with pytest.raises(WaitTimeout, match=r"has not disconnected nvme2 within 0\.2 s"):
+        KernelFabrics(controllers=controllers).disconnect("nvme2", 0.2)
+
+
+def test_a_disconnect_is_one_write_and_a_refusal_is_told(controllers: Path) -> None:
+    reader = os.open(controllers / "nvme2/delete_controller", os.O_RDONLY | os.O_NONBLOCK)
+    KernelFabrics(controllers=controllers).disconnect("nvme2", 20)
+    assert os.read(reader, 100) == b"1"
+    os.close(reader)
+    with pytest.raises(FileNotFoundError):
+        KernelFabrics(controllers=controllers).disconnect("nvme3", 20)
 
 
 def test_a_refusal_comes_with_what_the_kernel_logged_meanwhile_and_no_key(tmp_path: Path) -> None:
