@@ -354,16 +354,16 @@ def test_a_command_that_does_not_end_is_told_within_its_deadline(tmp_path: Path)
     made.run = hang
     started = time.monotonic()
     found = findings(SPEC, peer=TARGET, machine=made)
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 60  # one that slept to its end would take that alone
     assert [one for one in found if one.verdict == "warn" and "did not end within 0.05 s" in one.told]
     assert all(one.mend for one in found if one.verdict != "ok")
 
 
 def test_a_grandchild_that_keeps_the_output_open_is_not_waited_for() -> None:
     # It leaves the process group, so that killing that does not reach it; it ends by itself.
-    child = "import os, time; os.fork() or (os.setsid(), time.sleep(3)); print('done')"
-    assert run((sys.executable, "-c", child), 60).seconds < 3
-    child = "import os, time; os.fork() or (os.setsid(), time.sleep(3)); time.sleep(60)"
+    child = "import os, time; os.fork() or (os.setsid(), time.sleep(20)); print('done')"
+    assert run((sys.executable, "-c", child), 60).seconds < 20
+    child = "import os, time; os.fork() or (os.setsid(), time.sleep(20)); time.sleep(60)"
     assert "did not end within 0.5 s" in run((sys.executable, "-c", child), 0.5).problem
 
 
