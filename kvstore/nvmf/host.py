@@ -165,7 +165,7 @@ class LocalHost:
 
         Raises
         ------
-        BusyError : a namespace of theirs is in use, and not forced by its name.
+        BusyError : a namespace of theirs is in use, or nobody can tell, and it is not forced by its name.
         """
         mine = [state.controller for state in self.states() if state.controller is not None]
         nqns = {one.subsystem for one in mine}
