@@ -17,7 +17,7 @@ from typing import Literal
 
 from kvstore.errors import KvStoreError
 from kvstore.nvmf.signals import deferred, shielded
-from kvstore.nvmf.tree import Tree
+from kvstore.nvmf.tree import KernelWaits, Tree
 
 __all__ = ["Step", "StepFailed", "apply"]
 
@@ -82,7 +82,11 @@ def apply(steps: Sequence[Step], tree: Tree, root: Path, mend: Callable[[Step, O
                 done.append(step)
     except BaseException as error:
         with shielded():
-            left = _undo(done, tree, root)
+            if isinstance(error, KernelWaits):
+                # It may be done yet, and what undoes it comes first: nothing is tried beside it.
+                left = _undo([*done, steps[len(done)]], tree, root, is_stuck=True)
+            else:
+                left = _undo(done, tree, root)
         if isinstance(error, OSError):
             step = steps[len(done)]
             told = f"{step.command(root)}: {error.strerror or error}. {mend(step, error)}"
@@ -96,13 +100,20 @@ def apply(steps: Sequence[Step], tree: Tree, root: Path, mend: Callable[[Step, O
         raise failed from error
 
 
-def _undo(done: Sequence[Step], tree: Tree, root: Path) -> list[str]:
-    """In reverse; what could not be, as commands. One that fails keeps no other from being tried."""
+def _undo(done: Sequence[Step], tree: Tree, root: Path, *, is_stuck: bool = False) -> list[str]:
+    """In reverse; what could not be, as commands.
+
+    One that fails keeps no other from being tried; one that the kernel does not end does: the rest would wait, too.
+    """
     left = []
     for step in reversed(done):
         for back in step.undo:
+            if is_stuck:
+                left.append(back.command(root))
+                continue
             try:
                 back.do(tree)
             except OSError as error:
+                is_stuck = isinstance(error, KernelWaits)
                 left.append(f"{back.command(root)} ({error.strerror or error})")
     return left

@@ -16,13 +16,14 @@ from pathlib import Path
 from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.address import await_address
 from kvstore.nvmf.drives import check_drive, refuse_doubles
+from kvstore.nvmf.kernel_tree import KernelTree
 from kvstore.nvmf.keys import read_key
 from kvstore.nvmf.modules import load_modules
 from kvstore.nvmf.record import Record, read_record, state_folder, write_record
 from kvstore.nvmf.spec import Namespace, Port, Spec
 from kvstore.nvmf.steps import Step, StepFailed, apply
 from kvstore.nvmf.target_plan import record_of, removal_plan, target_plan
-from kvstore.nvmf.tree import NVMET, DirectoryTree, Tree
+from kvstore.nvmf.tree import NVMET, Tree
 
 __all__ = ["Target"]
 
@@ -44,7 +45,7 @@ class Target:
     """What the file says of this machine as a target."""
 
     spec: Spec
-    tree: Tree = field(default_factory=DirectoryTree)
+    tree: Tree = field(default_factory=KernelTree)
     root: Path = NVMET
     record_path: Path = field(default_factory=lambda: state_folder() / "nvmf-target.json")
     load: Callable[[Collection[str]], None] = load_modules

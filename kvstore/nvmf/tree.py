@@ -11,10 +11,14 @@ import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-__all__ = ["NVMET", "DirectoryTree", "Tree"]
+__all__ = ["NVMET", "DirectoryTree", "KernelWaits", "Tree"]
 
 #: Where the target is configured.
 NVMET = Path("/sys/kernel/config/nvmet")
+
+
+class KernelWaits(OSError):
+    """A change has not ended in time, and may end yet."""
 
 
 class Tree(ABC):

@@ -14,7 +14,7 @@ from nvmf_support import FakeConfigfs
 
 from kvstore.nvmf.signals import deferred, shielded, terminable
 from kvstore.nvmf.steps import Step, StepFailed, apply
-from kvstore.nvmf.tree import NVMET
+from kvstore.nvmf.tree import NVMET, KernelWaits
 
 STEPS = [Step("mkdir", path, undo=(Step("rmdir", path),)) for path in ("hosts/a", "hosts/b", "hosts/c")]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -80,3 +80,32 @@ def test_a_signal_that_is_ignored_stays_ignored_and_handlers_come_back() -> None
     finally:
         signal.signal(signal.SIGHUP, ignored)
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+@pytest.mark.parametrize(
+    ("stuck", "failing", "left"),
+    [("mkdir hosts/c", 0, "cba"), ("rmdir hosts/b", 3, "ba")],
+    ids=["a step", "what undoes one"],
+)
+def test_beside_what_the_kernel_does_not_end_nothing_is_tried_and_all_that_is_left_is_told(
+    stuck: str, failing: int, left: str
+) -> None:
+    class Waiting(FakeConfigfs):
+        def mkdir(self, path: str) -> None:
+            self._wait(f"mkdir {path}")
+            super().mkdir(path)
+
+        def rmdir(self, path: str) -> None:
+            self._wait(f"rmdir {path}")
+            super().rmdir(path)
+
+        def _wait(self, change: str) -> None:
+            if change == stuck:
+                raise KernelWaits(110, "not ended within 30 s")
+
+    tree = Waiting()
+    tree.fail_at = failing
+    with pytest.raises(StepFailed, match="Not undone, do it by hand: ") as told:
+        do(tree)
+    assert [one.split()[1][-1] for one in told.value.left] == list(left)
+    assert tree.names("hosts") == ["a", "b"]
