@@ -50,7 +50,7 @@ hosts:
   - {{name: decode2, nqn: "nqn.2026-11.com.example:decode2", host_id: 22222222-0000-4000-8000-000000000000}}
 connection: {{io_queues: 2}}
 """
-BYTES = 96 << 20
+BYTES = 48 << 20
 KEY = bytes(range(32))
 
 
@@ -101,13 +101,17 @@ class Fake:
 
     def state(self) -> list[Any]:
         """All that a verb may change."""
-        paths = [path for path in sorted(self.folder.rglob("*")) if path.is_file() and path.name != "lock"]
+        paths = [
+            path
+            for path in sorted(self.folder.rglob("*"))
+            if path.is_file() and not path.is_symlink() and path.name != "lock"
+        ]
         files = {str(path): path.read_bytes() for path in paths}
         return [self.configfs.state(), self.kernel.lines, list(self.kernel.written), files]
 
 
 HOST = ("{file}", "--host", "decode1")
-SIZE = ("--region-bytes", "4MiB")
+SIZE = ("--region-bytes", "1MiB")
 VERBS: list[tuple[str, ...]] = [
     ("plan", "{file}"),
     ("plan", *HOST),

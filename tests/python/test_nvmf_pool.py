@@ -23,8 +23,8 @@ from kvstore import _core
 from kvstore.errors import ConfigError, ForeignDataError, OtherStoreError
 from kvstore.nvmf.pool import HostPool, line_for_lmcache
 
-SIZES = {"region_bytes": 4 << 20}
-BYTES = 96 << 20
+SIZES = {"region_bytes": 1 << 20}
+BYTES = 48 << 20
 
 
 @pytest.fixture
