@@ -186,6 +186,11 @@ def _host_status(run: _Run) -> int:
                 "controller_loss_s": controller.controller_loss_s,
                 "fast_io_fail_s": controller.fast_io_fail_s,
             }
+            one["detail"] = (
+                f"{controller.io_queues} queues of {controller.queue_size}, keep-alive {controller.keep_alive_s} s; "
+                f"when lost, reconnects every {controller.reconnect_delay_s} s, fails requests after "
+                f"{controller.fast_io_fail_s} s, gives up after {controller.controller_loss_s} s"
+            )
         parts.append(one)
     for namespace, nqn, found in host.namespaces():
         nodes = [device.node for device in found]
@@ -195,6 +200,7 @@ def _host_status(run: _Run) -> int:
                 "name": f"namespace {namespace.nsid} of {nqn}",
                 "state": ", ".join(nodes) or "absent",
                 "as_wanted": is_right,
+                "detail": f"NGUID {namespace.nguid}, UUID {namespace.uuid or 'any'}",
                 "nguid": namespace.nguid,
                 "uuid": namespace.uuid,
                 "devices": nodes,
@@ -250,9 +256,11 @@ def _pool(run: _Run) -> int:
 def _status(run: _Run, parts: Sequence[dict[str, Any]]) -> int:
     is_right = all(part["as_wanted"] for part in parts)
     width = max((len(part["name"]) for part in parts), default=0)
-    lines = [
-        f"{'ok  ' if part['as_wanted'] else 'fail'}  {part['name'].ljust(width)}  {part['state']}" for part in parts
-    ]
+    lines = []
+    for part in parts:
+        lines.append(f"{'ok  ' if part['as_wanted'] else 'fail'}  {part['name'].ljust(width)}  {part['state']}")
+        if "detail" in part:
+            lines.append(f"{'':{width + 8}}{part['detail']}")
     run.say(lines, as_wanted=is_right, parts=list(parts))
     return EXIT_OK if is_right else EXIT_BAD
 

@@ -11,6 +11,7 @@ import base64
 import binascii
 import itertools
 import json
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -203,6 +204,20 @@ def test_status_is_one_where_a_part_is_not_as_the_file_says(fake: Fake, capsys: 
     assert fake.run("target", "status", "{file}") == 1
     assert fake.run("host", "status", *HOST) == 1
     assert "fail  rdma 10.0.0.1:4420" in capsys.readouterr().out
+
+
+def test_a_hosts_status_tells_queues_times_and_identities(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in VERBS[2:5]:
+        assert fake.run(*words) == 0
+    capsys.readouterr()
+    assert fake.run("host", "status", *HOST) == 0
+    said = capsys.readouterr().out
+    assert "nvme2 live\n" in said
+    assert "2 queues of 128, keep-alive 5 s; when lost, reconnects every 2 s, fails requests after 5 s" in said
+    assert re.search(rf"/dev/nvme9n1\n +NGUID {'1' * 32}, UUID 00000001-", said)
+    (fake.folder / "sys/class/nvme/nvme2/fast_io_fail_tmo").write_text("off")
+    assert fake.run("host", "status", *HOST) == 1
+    assert "nvme2 live; fast_io_fail_tmo is -1, not 5" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
