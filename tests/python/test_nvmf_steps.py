@@ -8,6 +8,7 @@ Method: a tree that raises real signals at this process while it does a step or 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 from nvmf_support import FakeConfigfs
@@ -18,6 +19,15 @@ from kvstore.nvmf.tree import NVMET, KernelWaits
 
 STEPS = [Step("mkdir", path, undo=(Step("rmdir", path),)) for path in ("hosts/a", "hosts/b", "hosts/c")]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def _none_is_ignored() -> Iterator[None]:
+    """As SIGINT is in what a script starts in the background."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 class Signalled(FakeConfigfs):
