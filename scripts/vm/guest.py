@@ -43,8 +43,9 @@ class Drive:
 
 @dataclass(frozen=True)
 class Link:
-    """One end of the network: a socket that the target's QEMU listens on and a host's connects to."""
+    """One end of a network of two: a socket that the one QEMU listens on and the other connects to."""
 
+    number: int
     socket: Path
     listens: bool
 
@@ -169,17 +170,14 @@ def _share(tag: str, folder: Path, flags: str) -> list[str]:
 
 
 def _network(links: Sequence[Link]) -> list[str]:
-    """All links and the guest's own interface on one hub, which is in the target's QEMU."""
-    if not links:
-        return []
-    arguments = ["-netdev", "hubport,id=own,hubid=0"]
-    for index, link in enumerate(links):
-        server = "on" if link.listens else "off"
-        arguments += ["-netdev", f"stream,id=link{index},server={server},addr.type=unix,addr.path={link.socket}"]
-        arguments += ["-netdev", f"hubport,id=port{index},hubid=0,netdev=link{index}"]
-    number = 1 if links[0].listens else 2 + int(re.sub(r"\D", "", links[0].socket.name) or 0)
-    mac = f"52:54:00:00:00:{number:02x}"
-    return [*arguments, "-device", f"virtio-net-pci,netdev=own,mac={mac},host_mtu={MTU}"]
+    """An interface for each link, known in the guest by its hardware address: 52:54:00:00:NUMBER:END."""
+    arguments = []
+    for link in links:
+        number, server, end = link.number, "on" if link.listens else "off", 1 if link.listens else 2
+        arguments += ["-netdev", f"stream,id=link{number},server={server},addr.type=unix,addr.path={link.socket}"]
+        mac = f"52:54:00:00:{number:02x}:{end:02x}"
+        arguments += ["-device", f"virtio-net-pci,netdev=link{number},mac={mac},host_mtu={MTU}"]
+    return arguments
 
 
 def _agent(socket: Path | None) -> list[str]:

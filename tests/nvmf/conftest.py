@@ -47,6 +47,19 @@ def alone(laboratory: Laboratory) -> Machine:
     return laboratory.machine("alone", drives=drives, kernel_arguments="nvme.poll_queues=1", memory_mib=3072)
 
 
+@pytest.fixture
+def three(laboratory: Laboratory) -> Iterator[tuple[Machine, Machine, Machine]]:
+    """A target and two hosts, connected by TCP and by RoCEv2. A test may leave workers named by a transport."""
+    guests = laboratory.three((Drive("UNDER-TCP"), Drive("UNDER-RDMA")))
+    guests[0].call("hosts.serve")
+    for host in guests[1:]:
+        host.call("hosts.join")
+    yield guests
+    for host in guests[1:]:
+        for transport in ("tcp", "rdma"):
+            host.kill(transport)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     boots = config.stash.get(BOOTS, [])
     if not boots:

@@ -41,22 +41,26 @@ class Machine:
     def __init__(self, name: str, folder: Path, **options: Any) -> None:
         self.name = name
         self.is_broken = False
-        path = folder / f"{name}.sock"
+        self.boot_s = 0.0
+        self._path = folder / f"{name}.sock"
         python_path = os.pathsep.join(map(str, (ROOT, HERE / "guest", ROOT / "tests" / "reliability")))
         command = [
             *("env", f"PYTHONPATH={python_path}", "OPENBLAS_NUM_THREADS=1", "PYTHONDONTWRITEBYTECODE=1"),
             *(sys.executable, str(HERE / "guest" / "agent.py"), *MODULES),
         ]
-        begin = time.monotonic()
-        self.guest = Guest(command, name=name, deadline_s=GUEST_S, agent=path, folder=folder, **options)
+        self._begin = time.monotonic()
+        self.guest = Guest(command, name=name, deadline_s=GUEST_S, agent=self._path, folder=folder, **options)
         self._text = b""
+        # At once: an agent that finds nobody at the other end goes.
+        self._socket = self._connect(self._path, self._begin + BOOT_S)
+
+    def await_boot(self) -> None:
         try:
-            self._socket = self._connect(path, begin + BOOT_S)
             self._ask({"what": "hello"}, BOOT_S)
         except BaseException:
             self.guest.kill()
             raise
-        self.boot_s = time.monotonic() - begin
+        self.boot_s = time.monotonic() - self._begin
 
     def _connect(self, path: Path, deadline: float) -> socket.socket:
         while True:
@@ -67,6 +71,7 @@ class Machine:
             except OSError:
                 connection.close()
                 if self.guest.has_ended() or time.monotonic() > deadline:
+                    self.guest.kill()
                     raise Failed(f"{self.name} did not start: {self.guest.told()}") from None
                 time.sleep(0.02)
 
@@ -130,8 +135,36 @@ class Laboratory:
             found = None
         if found is None:
             found = self._machines[name] = Machine(name, self.folder, **options)
-            self.boots.append((name, found.boot_s))
+            self._boot(found)
         return found
+
+    def three(self, drives: Sequence[Drive]) -> tuple[Machine, Machine, Machine]:
+        """A target and the hosts "one" and "two", each on a network with it; all of them anew when one is broken."""
+        names = ("target", "one", "two")
+        there = [self._machines[name] for name in names if name in self._machines]
+        if len(there) == len(names) and not any(one.is_broken or one.guest.has_ended() for one in there):
+            return there[0], there[1], there[2]
+        self.end(names)
+        sockets = [self.folder / f"link{number}" for number in (1, 2)]
+        for socket_path in sockets:
+            socket_path.unlink(missing_ok=True)
+        links = [Link(number, path, listens=True) for number, path in enumerate(sockets, 1)]
+        shape = {"processors": 1, "memory_mib": 1536}
+        self._machines["target"] = Machine("target", self.folder, drives=drives, links=links, **shape)
+        deadline = time.monotonic() + BOOT_S
+        while not all(path.exists() for path in sockets):
+            assert time.monotonic() < deadline, self._machines["target"].guest.told()
+            time.sleep(0.02)
+        for number, (name, path) in enumerate(zip(names[1:], sockets, strict=True), 1):
+            link = [Link(number, path, listens=False)]
+            self._machines[name] = Machine(name, self.folder, drives=(), links=link, **shape)
+        for name in names:
+            self._boot(self._machines[name])
+        return self._machines["target"], self._machines["one"], self._machines["two"]
+
+    def _boot(self, machine: Machine) -> None:
+        machine.await_boot()
+        self.boots.append((machine.name, machine.boot_s))
 
     def end(self, names: Sequence[str] | None = None) -> None:
         for name in list(self._machines) if names is None else names:

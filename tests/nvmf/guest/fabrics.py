@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """In the guest: a target and its hosts, made by nvmf-setup. By hand is only the hardware: drives and networks.
 
-In the guest "alone" both are on one machine: a drive each for TCP and for RoCEv2, under device mapper, so that a drive
-can fail; two host NQNs, one for each transport. With three guests each has its part of one file.
+A drive each for TCP and for RoCEv2, under device mapper, so that a drive can fail; two host NQNs for each guest. In the
+guest "alone" target and host are on one machine, else the guests "one" and "two" are hosts of the guest "target".
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -26,7 +28,8 @@ FILE = Path("/run/pool.yaml")
 NVMET = Path("/sys/kernel/config/nvmet")
 TRANSPORTS = ("tcp", "rdma")
 PORT_IDS = {"tcp": 1, "rdma": 2}
-ADDRESS = "10.77.0.1"
+ADDRESS = "10.77.0.1"  # of the target in the guest "alone"; on link N it is 10.77.N.1
+LINKS = {"one": 1, "two": 2}  # by host, when there are three guests
 CONNECTION = {
     "io_queues": 2,
     "queue_size": 64,
@@ -58,34 +61,39 @@ def host(name: str, number: int, **more: str) -> dict[str, Any]:
     }
 
 
-def port(transport: str) -> dict[str, Any]:
-    return {
-        "id": PORT_IDS[transport],
-        "transport": transport,
-        "address": ADDRESS,
-        "service": 4419 + PORT_IDS[transport],
-    }
+def port(transport: str, number: int = 0) -> dict[str, Any]:
+    """On a link."""
+    kind = PORT_IDS[transport]
+    return {"id": 10 * number + kind, "transport": transport, "address": f"10.77.{number}.1", "service": 4419 + kind}
 
 
-def subsystem(transport: str, namespaces: Sequence[dict[str, Any]], hosts: Sequence[str]) -> dict[str, Any]:
+def subsystem(
+    transport: str, namespaces: Sequence[dict[str, Any]], hosts: Sequence[str], links: Sequence[int] = (0,)
+) -> dict[str, Any]:
     return {
         "nqn": nqn(transport),
         "serial": f"KV{transport.upper()}",
         "namespaces": list(namespaces),
         "hosts": list(hosts),
-        "ports": [PORT_IDS[transport]],
+        "ports": [port(transport, number)["id"] for number in links],
     }
 
 
-def write_file(path: Path, **changed: Any) -> Path:
-    """The file of the guest "alone"; ``changed``: its parts by name. JSON is YAML."""
+def host_name(transport: str, guest: str | None = None) -> str:
+    """Of this guest in the file: a host NQN for each transport, so that each has a pool of its own."""
+    return f"{guest or os.uname().nodename}-{transport}"
+
+
+def write_file(path: Path, guests: Sequence[str] = (), links: Sequence[int] = (0,), **changed: Any) -> Path:
+    """The file for these guests, or this one, as hosts; ``changed``: its parts by name. JSON is YAML."""
+    names = {transport: [host_name(transport, guest) for guest in guests or [None]] for transport in TRANSPORTS}
     whole = {
         "subsystems": [
-            subsystem(transport, [namespace(number, f"/dev/mapper/under-{transport}")], [f"{transport}-host"])
+            subsystem(transport, [namespace(number, f"/dev/mapper/under-{transport}")], names[transport], links)
             for number, transport in enumerate(TRANSPORTS, 1)
         ],
-        "ports": [port(transport) for transport in TRANSPORTS],
-        "hosts": [host(f"{transport}-host", number) for number, transport in enumerate(TRANSPORTS, 0x10)],
+        "ports": [port(transport, number) for transport in TRANSPORTS for number in links],
+        "hosts": [host(name, number) for number, name in enumerate(itertools.chain(*names.values()), 0x10)],
         "connection": CONNECTION,
     }
     path.write_text(json.dumps(whole | changed, indent=1))
@@ -118,27 +126,34 @@ def program(*words: str) -> str:
 # ---- the machine ----
 
 
+def interface(number: int) -> str:
+    """To the other end of a link between guests (scripts/vm/guest.py)."""
+    for path in Path("/sys/class/net").iterdir():
+        if read_text(path / "address").startswith(f"52:54:00:00:{number:02x}:"):
+            return path.name
+    raise AssertionError(f"no link {number}")
+
+
 def netdev() -> str:
-    """The interface to the other guests, or one end of a pair in the only one, which need not lead anywhere."""
-    real = [path.name for path in Path("/sys/class/net").iterdir() if (path / "device").exists()]
-    if real:
-        return real[0]
-    if not Path("/sys/class/net/rdma0").exists():
-        run("ip", "link", "add", "rdma0", "type", "veth", "peer", "name", "rdma0-peer")
-        run("ip", "link", "set", "rdma0-peer", "mtu", "4200", "up")
+    """In a guest without a link: one end of a pair, which need not lead anywhere."""
+    if Path("/sys/class/net/rdma0").exists():
+        return "rdma0"
+    run("ip", "link", "add", "rdma0", "type", "veth", "peer", "name", "rdma0-peer")
+    run("ip", "link", "set", "rdma0-peer", "mtu", "4200", "up")
     return "rdma0"
 
 
-def network(address: str) -> None:
-    """An address, and a Soft-RoCE device whose MTU of 4096 fits."""
-    if Path("/sys/class/infiniband/rxe0").exists():
+def network(address: str, number: int = 0) -> None:
+    """An address, and a Soft-RoCE device whose MTU of 4096 fits. 0: in a guest that has no link."""
+    rxe = f"rxe{number}"
+    if Path("/sys/class/infiniband", rxe).exists():
         return
     run("modprobe", "-a", "rdma_rxe", "ib_uverbs", "rdma_ucm", "veth", "virtio_net", "sch_netem")
-    name = netdev()
+    name = interface(number) if number else netdev()
     run("ip", "addr", "add", f"{address}/24", "dev", name)
     run("ip", "link", "set", name, "mtu", "4200", "up")
-    run("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", name)
-    state = Path("/sys/class/infiniband/rxe0/ports/1/state")
+    run("rdma", "link", "add", rxe, "type", "rxe", "netdev", name)
+    state = Path("/sys/class/infiniband", rxe, "ports/1/state")
     wait_for("the RDMA port is active", lambda: "ACTIVE" in read_text(state))
 
 
@@ -177,18 +192,18 @@ def prepare() -> None:
 
 def connect(transport: str, file: Path = FILE) -> str:
     """Connected, if it was not; the namespace's device."""
-    do("host", "connect", str(file), "--host", f"{transport}-host")
+    do("host", "connect", str(file), "--host", host_name(transport))
     return device(transport, file)
 
 
 def device(transport: str, file: Path = FILE) -> str:
-    report = do("host", "status", str(file), "--host", f"{transport}-host")
+    report = do("host", "status", str(file), "--host", host_name(transport))
     (found,) = [part["devices"] for part in report["parts"] if "nguid" in part]
     return found[0]
 
 
 def disconnect(transport: str) -> None:
-    do("host", "disconnect", str(FILE), "--host", f"{transport}-host")
+    do("host", "disconnect", str(FILE), "--host", host_name(transport))
 
 
 def controllers(transport: str) -> list[Path]:

@@ -40,7 +40,7 @@ def from_nothing_to_a_target() -> None:
 def connects(transport: str) -> list[str]:
     """The options as the kernel has them; a second run changes nothing."""
     fabrics.prepare()
-    name = f"{transport}-host"
+    name = fabrics.host_name(transport)
     words = [str(FILE), "--host", name]
     assert do("host", "connect", *words)["changed"]
     assert not do("host", "connect", *words)["changed"]
@@ -69,7 +69,7 @@ def survives_a_new_connection(transport: str) -> str:
     with open_pool(device) as pool:
         put(pool, wanted)
         assert read(pool, wanted) == ["hit"] * COUNT
-        status, _, refused = setup("host", "disconnect", str(FILE), "--host", f"{transport}-host")
+        status, _, refused = setup("host", "disconnect", str(FILE), "--host", fabrics.host_name(transport))
         assert status == 1
         assert read(pool, wanted) == ["hit"] * COUNT
     fabrics.disconnect(transport)

@@ -15,6 +15,7 @@ from fabrics import (
     FILE,
     connect,
     host,
+    host_name,
     namespace,
     netdev,
     network,
@@ -134,7 +135,7 @@ def reads() -> dict[str, Any]:
     prepare()
     connect("rdma")
     before = statistics(drive("UNDER-RDMA"))
-    _, out, _ = setup("check", str(FILE), "--host", "rdma-host", "--json")
+    _, out, _ = setup("check", str(FILE), "--host", host_name("rdma"), "--json")
     after = statistics(drive("UNDER-RDMA"))
     (found,) = [one for one in json.loads(out)["findings"] if one["subject"] == "read"]
     written = after["sectors_written"] - before["sectors_written"]
