@@ -105,7 +105,10 @@ def _plan(run: _Run) -> int:
 def _plan_target(run: _Run) -> int:
     target = run.target
     commands = [step.command(target.root) for step in target.plan(run.options.force)]
-    run.say(commands or ["# nothing: all is as the file says"], changes=bool(commands), commands=commands)
+    # Where nothing is to be done they are loaded, or built in, which is not told.
+    modprobes = target.modprobes() if commands else []
+    lines = [*modprobes, *commands] or ["# nothing: all is as the file says"]
+    run.say(lines, changes=bool(commands), modprobes=modprobes, commands=commands)
     return EXIT_OK
 
 
@@ -113,17 +116,19 @@ def _plan_host(run: _Run) -> int:
     host = run.host
     lines, listed = [], []
     for state in host.states():
-        commands = []
-        if state.controller is None:
-            commands.append(f"printf %s '{state.path.shown()}' > /dev/nvme-fabrics")
-            lines += [*commands, f"# the same by nvme-cli: {state.path.command()}"]
-        elif not state.is_as_wanted:
+        commands = host.commands(state)
+        if state.controller is not None and not state.is_as_wanted:
             lines.append(f"# {state.path.name}: {state}")
+        lines += commands
+        if state.controller is None:
+            lines.append(f"# the same by nvme-cli: {state.path.command()}")
         listed.append(
             {"path": state.path.name, "state": str(state), "commands": commands, "nvme_cli": state.path.command()}
         )
     changes = any(one["commands"] for one in listed)
-    run.say(lines or ["# nothing: all is as the file says"], changes=changes, paths=listed)
+    modprobes = host.modprobes() if changes else []
+    lines = [*modprobes, *lines] or ["# nothing: all is as the file says"]
+    run.say(lines, changes=changes, modprobes=modprobes, paths=listed)
     return EXIT_OK
 
 

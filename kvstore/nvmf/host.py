@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from kvstore.nvmf.host_errors import explain
 from kvstore.nvmf.host_plan import HostPath, host_paths
 from kvstore.nvmf.in_use import holder_of
 from kvstore.nvmf.keys import read_key
-from kvstore.nvmf.modules import load_modules
+from kvstore.nvmf.modules import load_modules, missing_modules
 from kvstore.nvmf.signals import shielded
 from kvstore.nvmf.spec import Namespace, Spec
 from kvstore.nvmf.sysfs import Controller, Device, controllers, devices
@@ -96,6 +97,7 @@ class LocalHost:
     sysfs: Tree = field(default_factory=lambda: DirectoryTree(SYSFS))
     fabrics: Fabrics = field(default_factory=KernelFabrics)
     load: Callable[[Collection[str]], None] = load_modules
+    missing: Callable[[Collection[str]], list[str]] = missing_modules
     key: Callable[[str], str] = read_key
     holder: Callable[[str], str] = holder_of
     cpus: Callable[[], int | None] = os.cpu_count
@@ -125,6 +127,19 @@ class LocalHost:
             for namespace in subsystem.namespaces
         ]
 
+    def modprobes(self) -> list[str]:
+        """The commands that load what is not loaded."""
+        return [f"modprobe {name}" for name in self.missing(self._modules())]
+
+    def commands(self, state: PathState) -> list[str]:
+        """What connecting does with a path, as a shell's commands; none where it would refuse or nothing is to do."""
+        if state.controller is None:
+            return [f"printf %s {shlex.quote(state.path.shown())} > /dev/nvme-fabrics"]
+        if any(not one.attribute for one in state.differences):
+            return []
+        written = _to_write(state.path, state.differences)
+        return [f"printf %s {value} > /sys/{state.controller.path}/{name}" for name, value in written.items()]
+
     def connect(self, within_s: float = CONNECT_S) -> list[str]:
         """Connect what is not, mend what can be mended while connected; what was done, in words.
 
@@ -136,7 +151,7 @@ class LocalHost:
         """
         before = self.states()
         self._refuse_unmendable(before)
-        self.load(["nvme-fabrics", *dict.fromkeys(_MODULES[state.path.port.transport] for state in before)])
+        self.load(self._modules())
         lines = {state.path: state.path.line(self.key) for state in before if state.controller is None}
         if lines:
             self._check_options()
@@ -207,14 +222,11 @@ class LocalHost:
     def _mend(self, path: HostPath, within_s: float, run: _Undo) -> list[str]:
         """Wait until the path is usable, bring what can be changed to what the file says, and see that all of it is."""
         controller = self._await_live(path, within_s)
-        wrong = {one.attribute: one for one in self._differences(path, controller) if one.attribute}
-        wanted = path.options()
-        if "reconnect_delay" in wrong:
-            wrong.setdefault("ctrl_loss_tmo", Difference("ctrl_loss_tmo", "", wanted["ctrl_loss_tmo"]))
+        wanted = _to_write(path, self._differences(path, controller))
         before = (controller.reconnect_delay_s, controller.controller_loss_s, controller.fast_io_fail_s)
         done = []
         for attribute, value in zip(_CHANGEABLE, before, strict=True):
-            if attribute in wrong:
+            if attribute in wanted:
                 if path not in run.tried and value is not None:
                     run.changed.append((f"{controller.path}/{attribute}", str(value)))
                 try:
@@ -339,6 +351,9 @@ class LocalHost:
             self.sleep(_STEP_S)
         return []
 
+    def _modules(self) -> list[str]:
+        return ["nvme-fabrics", *dict.fromkeys(_MODULES[path.port.transport] for path in self.paths())]
+
     def _host_nqn(self) -> str:
         return self.paths()[0].host.nqn
 
@@ -348,6 +363,14 @@ def _is_of(controller: Controller, path: HostPath) -> bool:
     port = path.port
     is_same = there == (port.transport, port.address, str(port.service), path.subsystem, path.host.nqn)
     return is_same and not controller.state.startswith("deleting")
+
+
+def _to_write(path: HostPath, differences: Collection[Difference]) -> dict[str, str]:
+    """The attributes that bring a connection to what the file says, and their values, in their order."""
+    wrong = {one.attribute for one in differences}
+    if "reconnect_delay" in wrong:
+        wrong.add("ctrl_loss_tmo")
+    return {name: path.options()[name] for name in _CHANGEABLE if name in wrong}
 
 
 def _mend_of(differences: list[str]) -> str:

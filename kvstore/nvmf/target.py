@@ -18,7 +18,7 @@ from kvstore.nvmf.address import await_address
 from kvstore.nvmf.drives import check_drive, refuse_doubles
 from kvstore.nvmf.kernel_tree import KernelTree
 from kvstore.nvmf.keys import read_key
-from kvstore.nvmf.modules import load_modules
+from kvstore.nvmf.modules import load_modules, missing_modules
 from kvstore.nvmf.record import Record, read_record, state_folder, write_record
 from kvstore.nvmf.spec import Namespace, Port, Spec
 from kvstore.nvmf.steps import Step, StepFailed, apply
@@ -49,6 +49,7 @@ class Target:
     root: Path = NVMET
     record_path: Path = field(default_factory=lambda: state_folder() / "nvmf-target.json")
     load: Callable[[Collection[str]], None] = load_modules
+    missing: Callable[[Collection[str]], list[str]] = missing_modules
     wait: Callable[[str, float], None] = await_address
 
     def plan(self, forced: Collection[str] = ()) -> list[Step]:
@@ -69,6 +70,10 @@ class Target:
         refuse_doubles([namespace.device for namespace, _ in self._namespaces()])
         return target_plan(self.spec, self.tree, read_record(self.record_path), read_key)
 
+    def modprobes(self) -> list[str]:
+        """The commands that load what is not loaded."""
+        return [f"modprobe {name}" for name in self.missing(self._modules())]
+
     def apply(self, forced: Collection[str] = ()) -> list[Step]:
         """Do them; those that were done.
 
@@ -77,7 +82,7 @@ class Target:
         StepFailed : the kernel refused one; all is as it was.
         KvStoreError : as :meth:`plan`, and an address that does not come.
         """
-        self.load(["nvmet", *dict.fromkeys(_MODULES[port.transport] for port in self.spec.ports)])
+        self.load(self._modules())
         if not self.tree.exists(""):
             raise ConfigError(f"{self.root} is not there: mount -t configfs configfs /sys/kernel/config")
         steps = self.plan(forced)
@@ -151,6 +156,9 @@ class Target:
         except ForeignDataError as error:
             return [("made by nvmf-setup", f"no: {error}", False)]
         return [(step.path, "not as the file says: nvmf-setup plan", False) for step in steps]
+
+    def _modules(self) -> list[str]:
+        return ["nvmet", *dict.fromkeys(_MODULES[port.transport] for port in self.spec.ports)]
 
     def _namespaces(self) -> list[tuple[Namespace, str]]:
         return [

@@ -70,6 +70,7 @@ class Fake:
         key = folder / "decode1.key"
         key.write_text(self.key)
         key.chmod(0o600)
+        self.missing: list[str] = []  # modules
         self.configfs = FakeConfigfs()
         self.kernel = FakeHostKernel(folder / "sys", read_spec(self.file))
 
@@ -79,7 +80,7 @@ class Fake:
 
     def machine(self) -> Machine:
         ticks = itertools.count()
-        outside: dict[str, Any] = {"load": lambda names: None}
+        outside: dict[str, Any] = {"load": lambda names: None, "missing": lambda names: self.missing}
 
         def target(spec: Spec) -> Target:
             record = self.folder / "state/target.json"
@@ -174,6 +175,29 @@ def test_a_dry_run_changes_nothing_and_tells_what_would_be(
     assert "nothing to do" not in capsys.readouterr().out
     assert fake.run(*words) == 0
     assert fake.state() != before
+
+
+def test_the_plan_of_times_that_differ_is_what_connecting_writes(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fake.run("target", "apply", "{file}") == fake.run("host", "connect", *HOST) == 0
+    fake.file.write_text(fake.file.read_text().replace("io_queues: 2", "io_queues: 2, reconnect_delay_s: 3"))
+    fake.kernel.written.clear()
+    capsys.readouterr()
+    assert fake.run("plan", *HOST, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["changes"]
+    assert fake.run("host", "connect", *HOST) == 0
+    assert fake.kernel.written
+    written = [f"printf %s {value} > /sys/{path}" for path, value in fake.kernel.written]
+    assert [line for path in told["paths"] for line in path["commands"]] == written
+
+
+def test_the_plan_begins_with_the_modules_that_are_not_loaded(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.missing = ["nvmet", "nvmet-rdma"]
+    for words in (("plan", "{file}"), ("plan", *HOST)):
+        assert fake.run(*words) == 0
+        assert capsys.readouterr().out.splitlines()[:2] == ["modprobe nvmet", "modprobe nvmet-rdma"]
 
 
 @pytest.mark.parametrize("words", [words for words in VERBS if words[:2] in CHANGING or words[:1] in CHANGING], ids=str)

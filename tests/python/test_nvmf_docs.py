@@ -37,10 +37,10 @@ def test_the_plans_on_the_page_are_the_programs(
         (tmp_path / name).open("wb").truncate(1 << 26)
 
     def target(spec: Spec) -> Target:
-        return Target(spec, FakeConfigfs(), record_path=tmp_path / "record")
+        return Target(spec, FakeConfigfs(), record_path=tmp_path / "record", missing=list)
 
     def host(spec: Spec, name: str) -> LocalHost:
-        return LocalHost(spec, name, DirectoryTree(tmp_path))
+        return LocalHost(spec, name, DirectoryTree(tmp_path), missing=list)
 
     assert main([words[0], str(file), *words[1:]], Machine(target, host)) == 0
     said = capsys.readouterr().out.replace(f"{tmp_path}/", BY_ID)

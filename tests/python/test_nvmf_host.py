@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import tty
 from dataclasses import replace
 from pathlib import Path
@@ -279,6 +280,13 @@ def test_a_connection_with_other_fixed_options_is_told_and_left_alone(kernel: Fa
         host_of(kernel, changed).connect()
     assert (len(kernel.lines), kernel.written) == (2, [])
     assert [state.is_as_wanted for state in host_of(kernel, changed).states()] == [False, False]
+
+
+def test_a_name_in_a_command_is_no_command_of_a_shell(kernel: FakeHostKernel) -> None:
+    nqn = "nqn.2026-11.com.example:$(reboot)'"
+    host = host_of(kernel, replace(SPEC, subsystems=(replace(SPEC.subsystems[0], nqn=nqn),)))
+    (command,) = host.commands(host.states()[0])
+    assert f"nqn={nqn}," in shlex.split(command)[2]
 
 
 def test_no_more_queues_are_wanted_than_there_are_processors(kernel: FakeHostKernel) -> None:
