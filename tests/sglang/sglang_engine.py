@@ -100,6 +100,14 @@ class HostPool:
         raw = self.kv_buffer.view(torch.uint8)
         raw.copy_(torch.randint(0, 256, raw.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)))
 
+    def write(self, page: int, content: bytes) -> None:
+        """Put ``content`` into one page, piece after piece."""
+        pointers, sizes = self.get_page_buffer_meta(self.indices(page))
+        base, at = self.kv_buffer.data_ptr(), 0
+        for pointer, size in zip(pointers, sizes, strict=True):
+            self._memory[pointer - base : pointer - base + size] = content[at : at + size]
+            at += size
+
     def zero(self) -> None:
         self.kv_buffer.view(torch.uint8).zero_()
 
