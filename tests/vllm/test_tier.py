@@ -231,6 +231,15 @@ def test_data_parallel_engines_need_a_shared_pool(make_pool: Any) -> None:
         Tier(str(make_pool()), offloading_config(data_parallel_size=2))
 
 
+def test_data_parallel_engines_share_a_pool_in_shared_mode(make_pool: Any) -> None:
+    tier = Tier(str(make_pool()), offloading_config(data_parallel_size=2), mode="shared")
+    stored = tier.fill(0, seed=1)
+    assert tier.store([key(1)], [0]).success
+    assert tier.load([key(1)], [4]).success
+    assert tier.rows[4].tobytes() == stored
+    tier.tier.shutdown()
+
+
 def test_rows_larger_than_a_region_are_refused_at_the_start(make_pool: Any) -> None:
     with pytest.raises(ConfigError, match="--block-bytes 131072"):
         Tier(str(make_pool(region_bytes=65536)), row_bytes=131072)
