@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""In the guest: who is not let in, drives that are not what they were, and what these kernels cannot do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import fabrics
+from fabrics import FILE, NVMET, TRANSPORTS, connect, disconnect, do, host_name, nqn, setup
+from support import drive, keys, open_pool, put, read, run, statistics
+
+import kvstore
+
+COUNT = 12
+
+
+def stranger(transport: str) -> str:
+    """A host that the target's file does not have."""
+    fabrics.prepare()
+    hosts = [fabrics.host(host_name(one), number) for number, one in enumerate(TRANSPORTS, 0x40)]
+    file = fabrics.write_file(Path("/run/stranger.yaml"), hosts=hosts)
+    status, _, errors = setup("host", "connect", str(file), "--host", host_name(transport))
+    assert status == 1
+    assert fabrics.state(transport) in ("gone", "live")  # live: the host that is let in, from another test
+    return errors
+
+
+def key_file(name: str) -> str:
+    path = Path("/run", name)
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(run("nvme", "gen-dhchap-key", "--hmac=1").strip() + "\n")
+    return str(path)
+
+
+def wrong_key(transport: str) -> str:
+    """What is said of a wrong key; the right one connects."""
+    fabrics.prepare()
+    for one in TRANSPORTS:
+        disconnect(one)
+    do("target", "remove")
+    right, wrong = (
+        fabrics.write_file(
+            Path("/run", f"{name}.yaml"),
+            hosts=[
+                fabrics.host(host_name(one), number, key_file=key_file(name))
+                for number, one in enumerate(TRANSPORTS, 0x10)
+            ],
+        )
+        for name in ("right", "wrong")
+    )
+    do("target", "apply", str(right))
+    try:
+        status, out, errors = setup("host", "connect", str(wrong), "--host", host_name(transport), "--json")
+        assert status == 1
+        assert Path(key_file("wrong")).read_text().strip() not in out + errors
+        do("host", "connect", str(right), "--host", host_name(transport))
+        do("host", "disconnect", str(right), "--host", host_name(transport))
+    finally:
+        do("target", "remove")
+    return errors
+
+
+def swapped_drives() -> list[str]:
+    """Two pools whose drives the target exchanges: what `nvmf-setup pool` and kvstore say; nothing is written."""
+    fabrics.prepare()
+    made = {}
+    for transport in TRANSPORTS:
+        words = ["pool", str(FILE), "--host", host_name(transport)]
+        device = connect(transport)
+        run("blkdiscard", "-z", "-l", str(64 << 20), device)
+        run("blkdiscard", device)
+        made[transport] = do(*words, "--force", device)
+        with open_pool(made[transport]["paths"]) as pool:
+            put(pool, keys(transport, COUNT))
+        disconnect(transport)
+    do("target", "remove")
+    other = dict(zip(TRANSPORTS, reversed(TRANSPORTS), strict=True))
+    crossed = fabrics.write_file(
+        Path("/run/crossed.yaml"),
+        subsystems=[
+            fabrics.subsystem(one, [fabrics.namespace(number, f"/dev/mapper/under-{other[one]}")], [host_name(one)])
+            for number, one in enumerate(TRANSPORTS, 1)
+        ],
+    )
+    do("target", "apply", str(crossed))
+    drives = [drive(f"UNDER-{one.upper()}") for one in TRANSPORTS]
+    before = [statistics(one)["sectors_written"] for one in drives]
+    said = []
+    for transport in TRANSPORTS:
+        device = connect(transport)
+        status, _, errors = setup("pool", str(FILE), "--host", host_name(transport))
+        assert status == 1
+        said.append(errors)
+        try:
+            open_pool(device).close()
+            said.append("opened")
+        except kvstore.errors.KvStoreError as error:
+            said.append(error.code)
+        disconnect(transport)
+    assert [statistics(one)["sectors_written"] for one in drives] == before
+    do("target", "remove")
+    fabrics.prepare()
+    for transport in TRANSPORTS:
+        connect(transport)
+        again = do("pool", str(FILE), "--host", host_name(transport))
+        assert (again["pool_uuid"], again["changed"]) == (made[transport]["pool_uuid"], False)
+        with open_pool(again["paths"]) as pool:
+            assert read(pool, keys(transport, COUNT)) == ["hit"] * COUNT
+    return said
+
+
+def what_is_absent() -> dict[str, object]:
+    """What these kernels and drives do not have; kvstore may not rely on it where it is tested."""
+    fabrics.prepare()
+    device = connect("tcp")
+    identify = json.loads(run("nvme", "id-ctrl", device, "-o", "json"))
+    namespace = json.loads(run("nvme", "id-ns", device, "-o", "json"))
+    emulated = json.loads(run("nvme", "id-ctrl", drive("LBA4K"), "-o", "json"))
+    return {
+        "reservations of the target": namespace["rescap"],
+        "reservations can be turned on": (NVMET / "subsystems" / nqn("tcp") / "namespaces/1/resv_enable").exists(),
+        "compare over fabrics": identify["oncs"] & 1,
+        "fused commands": identify["fuses"],
+        "placement (FDP) of the drive": emulated["ctratt"] >> 19 & 1,
+    }
