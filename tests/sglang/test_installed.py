@@ -14,3 +14,14 @@ def test_the_installed_sglang_is_supported() -> None:
     from kvstore.sglang import compat
 
     assert compat.version_complaint(compat.installed_version()) is None
+
+
+def test_sglangs_factory_refuses_another_version_with_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sglang", reason=REASON)
+    from sglang_engine import create_backend
+
+    from kvstore.sglang import compat
+
+    monkeypatch.setattr(compat, "installed_version", lambda: "0.7.1")
+    with pytest.raises(ImportError, match=r"does not support SGLang 0\.7\.1.*pip install sglang==0\.5\.23"):
+        create_backend("no such pool")
