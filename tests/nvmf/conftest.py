@@ -70,5 +70,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.getreports(outcome):
             if "tests/nvmf/" in report.nodeid and (report.when == "call" or outcome != "passed"):
-                name = report.nodeid.rpartition("/")[2]
+                name = report.nodeid.partition("tests/nvmf/")[2]
                 terminalreporter.write_line(f"{report.duration:7.1f} s  {outcome:<7} {name}")
