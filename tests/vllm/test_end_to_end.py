@@ -63,6 +63,7 @@ def test_a_prefix_comes_back_after_a_reset_and_in_a_new_process(
     counts = first.status()
     assert (counts["load_jobs"], counts["blocks_loaded"]) == (1, BLOCKS)
     assert (counts["blocks_stored"], counts["trouble"]) == (2 * BLOCKS, {})
+    assert counts["metrics"]["vllm:kvstore_blocks_loaded"] == BLOCKS
 
     second = run_engine(model, pool, [generate(1), generate(0, salt="tenant"), generate(0)])
     warm, salted, other = second.generated(3)

@@ -54,6 +54,11 @@ def the_tier(llm: LLM) -> Any:
     return connector.connector_scheduler.manager.secondary_tiers[0]
 
 
+def shown(llm: LLM) -> dict[str, float]:
+    """The tier's counters as /metrics has them. vLLM takes them with the end of a step."""
+    return {metric.name: metric.value for metric in llm.get_metrics() if metric.name.startswith("vllm:kvstore_")}
+
+
 def main(run: dict[str, Any]) -> None:
     tier = run["tier"]
     if tier is not None:
@@ -64,6 +69,7 @@ def main(run: dict[str, Any]) -> None:
         enforce_eager=True,
         max_model_len=1024,
         max_num_seqs=4,
+        disable_log_stats=False,
         kv_transfer_config=transfer_config(run["engine_id"], tier, run["cpu_bytes"]) if tier is not None else None,
     )
     sampling = SamplingParams(temperature=0, max_tokens=8)
@@ -76,7 +82,7 @@ def main(run: dict[str, Any]) -> None:
         say(step="generate", tokens=list(output.outputs[0].token_ids), cached=output.num_cached_tokens)
     if tier is not None:
         the_tier(llm).drain_jobs()
-        say(step="status", status=the_tier(llm).report_status())
+        say(step="status", status={**the_tier(llm).report_status(), "metrics": shown(llm)})
         llm.llm_engine.engine_core.shutdown()
 
 
