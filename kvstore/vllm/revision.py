@@ -38,7 +38,10 @@ def revision_of(model: str, where: str) -> str:
     """
     path = Path(model)
     if path.exists():
-        return _digest([path] if path.is_file() else _files(path), model, where)
+        try:
+            return _digest([path] if path.is_file() else _files(path), model, where)
+        except OSError as error:
+            raise ConfigError(f"{where}.revision is missing, and the weights cannot be read: {error}") from None
     commits = sorted(entry.name for entry in _snapshots(model).glob("*") if entry.is_dir())
     if len(commits) == 1:
         return commits[0]

@@ -81,6 +81,17 @@ def test_other_weights_at_one_path_are_another_revision(tmp_path: Path) -> None:
     assert first != revision_of(write_model(tmp_path / "m", weights[::-1]), "tier")
 
 
+def test_weights_that_cannot_be_read_are_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = write_model(tmp_path / "m", b"weights")
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(ConfigError, match=r"tier\.revision is missing, and the weights cannot be read.*denied"):
+        revision_of(model, "tier")
+
+
 def test_a_name_stands_for_the_one_commit_in_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     snapshots = tmp_path / "models--a--model" / "snapshots"
