@@ -36,7 +36,7 @@ def check_drive(namespace: Namespace, forced: Collection[str]) -> None:
         found = kvstore.plan_format(path, force=True)[0]["found"]
     except BusyError as error:
         raise BusyError(f"on this target {error}. End that, or take the drive out of the file") from error
-    if not found or path in forced or _is_pool(path):
+    if not found or path in forced or _is_store(path, found):
         return
     raise ForeignDataError(f"{path} holds {found}: hosts would overwrite it. If that may go: --force {path}")
 
@@ -56,9 +56,10 @@ def refuse_doubles(devices: Sequence[str]) -> None:
         seen[drive] = device
 
 
-def _is_pool(path: str) -> bool:
+def _is_store(path: str, found: str) -> bool:
+    """What is found first, not what is left of a pool below a later file system: hosts would repair that over it."""
     try:
-        _core.read_superblock(path)
+        superblock = _core.read_superblock(path)
     except KvStoreError:
         return False
-    return True
+    return found.startswith(f"kvstore store {superblock['store_uuid']}, formatted ")
