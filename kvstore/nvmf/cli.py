@@ -328,7 +328,7 @@ def build_parser() -> argparse.ArgumentParser:
     for name in _SIZES:
         pool.add_argument(f"--{name.replace('_', '-')}", metavar="SIZE", type=_size, help="as of kvstore format")
     pool.add_argument("--engine", metavar="URL", default="", help="many hosts: etcd://host:port,…, see docs/sharing.md")
-    _force(pool, "DEVICE", "format it though it holds data")
+    _force(pool, "NGUID", "format that namespace though it holds data; or its path under /dev/disk/by-id")
     ready = _verb(
         verbs, "check", _check, "is this machine ready for RoCE v2: findings with their mends", needs_file=None
     )

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from kvstore.nvmf.sysfs import Device, devices
 __all__ = ["Found", "HostPool", "PoolPlan", "line_for_lmcache"]
 
 DEV = Path("/dev")
+_SETTLE_S = 2.0
 _BY_ID = ("nvme-uuid.", "nvme-eui.", "nvme-nguid.", "nvme-")  # names of udev, those that say what it is first
 
 
@@ -39,6 +41,7 @@ class Found:
     path: str  # that stays right after a boot, where udev makes one
     holds: str  # what is on it; empty: nothing
     superblock: Mapping[str, Any] | None
+    is_forced: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,22 +65,23 @@ class HostPool:
     dev: Path = DEV
     record_path: Path = field(default_factory=lambda: state_folder() / "nvmf-pool.json")
     superblock: Callable[[str], Mapping[str, Any]] = _core.read_superblock
+    sleep: Callable[[float], None] = time.sleep
 
     def plan(self, forced: Collection[str] = ()) -> PoolPlan:
         """What is to be done. Writes nothing.
 
         Parameters
         ----------
-        forced : devices whose content may go: a name in /dev, or the path under /dev/disk/by-id.
+        forced : namespaces whose content may go: each by its NGUID, or its path under /dev/disk/by-id.
 
         Raises
         ------
-        ConfigError : a namespace is not there, or there twice.
+        ConfigError : a namespace is not there, or there twice; or ``forced`` names none.
         OtherStoreError : a namespace bears a wrong identity, or holds another store than it did or should.
         ForeignDataError : it holds something else.
         """
-        found = tuple(self._found(namespace, nqn) for namespace, nqn, _ in self.host.namespaces())
-        kept = [one for one in found if not {one.device.name, one.device.node, one.path} & set(forced)]
+        found = self._with_force([self._found(namespace, nqn) for namespace, nqn, _ in self.host.namespaces()], forced)
+        kept = [one for one in found if not one.is_forced]
         remembered = self._read_record()
         for one in kept:
             _check_identity(one)
@@ -87,7 +91,7 @@ class HostPool:
             return PoolPlan(found, is_blank=True)
         if len(stores) < len(found):
             held = ", ".join(one.path for one in stores)
-            rest = " ".join(f"--force {one.path}" for one in found)
+            rest = " ".join(f"--force {one.namespace.nguid}" for one in found)
             raise OtherStoreError(
                 f"of {len(found)} namespaces only some hold a store ({held}): a pool has all of them. To make a new one"
                 f" of all, and lose what is there: {rest}"
@@ -108,8 +112,7 @@ class HostPool:
         """
         plan = self.plan(forced)
         if plan.is_blank:
-            kvstore.format(plan.paths, force=bool(forced), **sizes)
-            kvstore.open(plan.paths).close()
+            self._format(plan, sizes)
         else:
             # Looks only: the pool may be in use here or on another host, and stays as it is.
             kvstore.open(plan.paths, read_only=True).close()
@@ -119,6 +122,45 @@ class HostPool:
         if fresh != remembered:
             write_json(self.record_path, fresh)
         return plan, str(next(iter(superblocks.values()))["pool_uuid"])
+
+    def _with_force(self, found: list[Found], forced: Collection[str]) -> tuple[Found, ...]:
+        """Never by a name in /dev: after a boot the same words would wipe another namespace."""
+        by_id = self.dev / "disk/by-id"
+        names = {one.namespace.nguid: one for one in found}
+        names |= {one.path: one for one in found if Path(one.path).parent == by_id}
+        wanted = set()
+        for name in forced:
+            one = names.get(name) or names.get(name.replace("-", "").lower())
+            if one is None:
+                raise ConfigError(
+                    f"--force {name} is no namespace of {self.host.spec.path}: name it by its NGUID, or its path under "
+                    f"{by_id}: {', '.join(names)}"
+                )
+            wanted.add(one.namespace.nguid)
+        return tuple(replace(one, is_forced=one.namespace.nguid in wanted) for one in found)
+
+    def _format(self, plan: PoolPlan, sizes: Mapping[str, Any]) -> None:
+        kept = [one.path for one in plan.found if not one.is_forced]
+        is_forced = len(kept) < len(plan.found)
+        if is_forced and kept:
+            # Force is for all of a format or for none, and these were only seen blank: another host may have been
+            # at them since.
+            for again in kvstore.plan_format(kept, **sizes):
+                if again["found"]:
+                    raise ForeignDataError(
+                        f"{again['path']} was blank and holds {again['found']} now. Nothing was written"
+                    )
+        made = kvstore.format(plan.paths, force=is_forced, **sizes)
+        # Two hosts may both have seen it blank: nothing keeps them apart, and who wrote last is told by what is there.
+        self.sleep(_SETTLE_S)
+        for path, mine in zip(plan.paths, made, strict=True):
+            there = self.superblock(path)["store_uuid"]
+            if there != mine["store_uuid"]:
+                raise OtherStoreError(
+                    f"{path} holds store {there}, and {mine['store_uuid']} was written: another host formatted it at "
+                    "the same time. Run nvmf-setup pool on one host, and on the others when that is done"
+                )
+        kvstore.open(plan.paths).close()
 
     def _found(self, namespace: Namespace, nqn: str) -> Found:
         device = self._device(namespace, nqn)
@@ -180,7 +222,7 @@ def _check_identity(one: Found) -> None:
     """The superblock holds the identity of the device that was formatted: a swap behind the target's names shows."""
     if one.superblock is None:
         if one.holds:
-            raise ForeignDataError(f"{one.path} holds {one.holds}: if that may go: --force {one.path}")
+            raise ForeignDataError(f"{one.path} holds {one.holds}: if that may go: --force {one.namespace.nguid}")
         return
     formatted = str(one.superblock["nguid"]).replace("-", "").lower()
     if formatted and formatted != one.namespace.nguid:

@@ -91,7 +91,7 @@ class Fake:
             return LocalHost(spec, name, self.kernel, self.kernel, holder=lambda path: "", **time, **outside)
 
         def pool(host: LocalHost) -> HostPool:
-            return HostPool(host, self.folder / "dev", self.folder / "state/pool.json")
+            return HostPool(host, self.folder / "dev", self.folder / "state/pool.json", sleep=lambda seconds: None)
 
         def persistence(files: Any, root: Path) -> Persistence:
             return Persistence(files, root, Path("/state/persist.json"))

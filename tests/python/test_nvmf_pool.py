@@ -13,6 +13,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from nvmf_host_support import FakeHostKernel
@@ -25,6 +26,7 @@ from kvstore.nvmf.pool import HostPool, line_for_lmcache
 
 SIZES = {"region_bytes": 1 << 20}
 BYTES = 48 << 20
+NGUIDS = [f"{number:032x}" for number in (1, 2)]
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def pool(tmp_path: Path) -> HostPool:
     for name in ("nvme9n1", "nvme9n2"):
         with (tmp_path / "dev" / name).open("wb") as file:
             file.truncate(BYTES)
-    return HostPool(host, tmp_path / "dev", tmp_path / "state/pool.json")
+    return HostPool(host, tmp_path / "dev", tmp_path / "state/pool.json", sleep=lambda seconds: None)
 
 
 def contents(pool: HostPool) -> list[str]:
@@ -124,7 +126,7 @@ def test_a_store_that_is_gone_is_refused_until_somebody_says_that_it_may(pool: H
             file.truncate(BYTES)
     with pytest.raises(OtherStoreError, match=r"nvme9n1 held store .* and holds none now"):
         pool.make(**SIZES)
-    plan, _ = pool.make(["nvme9n1", str(pool.dev / "nvme9n2")], **SIZES)
+    plan, _ = pool.make(NGUIDS, **SIZES)
     assert plan.is_blank
     assert not pool.make(**SIZES)[0].is_blank
 
@@ -149,10 +151,45 @@ def test_what_is_somebody_elses_is_overwritten_only_by_its_name(pool: HostPool) 
         file.seek(510)
         file.write(b"\x55\xaa")
     before = contents(pool)
-    with pytest.raises(ForeignDataError, match=r"nvme9n2 holds .*--force .*nvme9n2"):
-        pool.make(["nvme9n1"], **SIZES)
+    with pytest.raises(ForeignDataError, match=rf"nvme9n2 holds .*--force {NGUIDS[1]}"):
+        pool.make(NGUIDS[:1], **SIZES)
     assert contents(pool) == before
-    assert pool.make(["nvme9n2"], **SIZES)[0].is_blank
+    assert pool.make(NGUIDS[1:], **SIZES)[0].is_blank
+
+
+def test_force_takes_names_that_stay_and_no_other(pool: HostPool) -> None:
+    link = pool.dev / "disk/by-id/nvme-eui.2"
+    link.symlink_to("../../nvme9n2")
+    for name in ("nvme9n2", "/dev/nvme9n2", str(pool.dev / "nvme9n2"), "f" * 32, ""):
+        with pytest.raises(ConfigError, match=rf"--force {name} is no namespace of pool\.yaml: .*{NGUIDS[0]}"):
+            pool.make([name], **SIZES)
+    assert [one.is_forced for one in pool.plan([str(link)]).found] == [False, True]
+    assert [one.is_forced for one in pool.plan([str(UUID(NGUIDS[0])).upper()]).found] == [True, False]
+
+
+def test_force_of_one_namespace_forces_no_other_that_was_blank_when_it_was_looked_at(pool: HostPool) -> None:
+    first, second = (str(pool.dev / name) for name in ("nvme9n1", "nvme9n2"))
+    made: list[dict[str, Any]] = []
+
+    def superblock(path: str) -> dict[str, Any]:
+        if path == second and not made:  # the first one has been looked at: another host takes it
+            made.extend(kvstore.format(first, **SIZES))
+        return _core.read_superblock(path)
+
+    pool.superblock = superblock
+    with pytest.raises(ForeignDataError, match=r"nvme9n1 was blank and holds kvstore store .* now"):
+        pool.make(NGUIDS[1:], **SIZES)
+    assert _core.read_superblock(first)["store_uuid"] == made[0]["store_uuid"]
+
+
+def test_a_host_that_formats_at_the_same_time_is_noticed(pool: HostPool) -> None:
+    paths = [str(pool.dev / name) for name in ("nvme9n1", "nvme9n2")]
+    others: list[dict[str, Any]] = []
+    pool.sleep = lambda seconds: others.extend(kvstore.format(paths, force=True, **SIZES))
+    with pytest.raises(OtherStoreError, match=r"nvme9n1 holds store .*another host formatted it at the same time"):
+        pool.make(**SIZES)
+    assert [_core.read_superblock(path) for path in paths] == others
+    assert not pool.record_path.exists()
 
 
 def test_a_namespace_that_is_not_there_is_told(pool: HostPool) -> None:

@@ -67,12 +67,12 @@ def swapped_drives() -> list[str]:
     """Two pools whose drives the target exchanges: what `nvmf-setup pool` and kvstore say; nothing is written."""
     fabrics.prepare()
     made = {}
-    for transport in TRANSPORTS:
+    for number, transport in enumerate(TRANSPORTS, 1):
         words = ["pool", str(FILE), "--host", host_name(transport)]
         device = connect(transport)
         run("blkdiscard", "-z", "-l", str(64 << 20), device)
         run("blkdiscard", device)
-        made[transport] = do(*words, "--force", device)
+        made[transport] = do(*words, "--force", fabrics.namespace(number, device)["nguid"])
         with open_pool(made[transport]["paths"]) as pool:
             put(pool, keys(transport, COUNT))
         disconnect(transport)
