@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -12,8 +14,12 @@ import kvstore
 from kvstore import _core
 from kvstore.errors import BusyError, ConfigError, ForeignDataError, KvStoreError
 from kvstore.nvmf.spec import Namespace
+from kvstore.nvmf.tree import Tree
 
-__all__ = ["check_drive", "refuse_doubles"]
+__all__ = ["check_drive", "refuse_doubles", "refuse_exported"]
+
+_SYS = Path("/sys")
+_PATH = re.compile(r"c\d+n")
 
 
 def check_drive(namespace: Namespace, forced: Collection[str]) -> None:
@@ -54,6 +60,63 @@ def refuse_doubles(devices: Sequence[str]) -> None:
         if drive in seen:
             raise ConfigError(f"{seen[drive]} and {device} are one drive, {drive}: name it once in the file")
         seen[drive] = device
+
+
+def refuse_exported(namespaces: Sequence[Namespace], tree: Tree, ours: Collection[str], sys: Path = _SYS) -> None:
+    """Refuse a drive that somebody else's subsystem exports: nvmet holds none, so that no O_EXCL would find it.
+
+    Parameters
+    ----------
+    ours : the NQNs of subsystems that are nvmf-setup's.
+
+    Raises
+    ------
+    BusyError : with the other's NQN; no force helps.
+    """
+    theirs = [(nqn, path) for nqn in tree.names("subsystems") if nqn not in ours for path in _exported(tree, nqn)]
+    for namespace in namespaces:
+        drive = _identities(namespace.device, sys)
+        for nqn, path in theirs:
+            if drive & _identities(path, sys):
+                raise BusyError(
+                    f"subsystem {nqn} exports {namespace.device} already, as {path}, and nvmf-setup did not make it: "
+                    "remove it there, or take the drive out of the file"
+                )
+
+
+def _exported(tree: Tree, nqn: str) -> list[str]:
+    """Devices of a subsystem: of its namespaces, and the controller that is passed through whole."""
+    path = f"subsystems/{nqn}"
+    found = []
+    for one in [*(f"{path}/namespaces/{nsid}" for nsid in tree.names(f"{path}/namespaces")), f"{path}/passthru"]:
+        if tree.exists(f"{one}/enable") and tree.read(f"{one}/enable") == "1":
+            found.append(tree.read(f"{one}/device_path"))
+    return found
+
+
+def _identities(path: str, sys: Path) -> set[str]:
+    """Of what a name leads to and all that is in it: two names that share any lead to the same bytes."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return {os.path.realpath(path)}
+    number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    if stat.S_ISBLK(status.st_mode):
+        return _with_partitions((sys / "dev/block" / number).resolve())
+    if stat.S_ISCHR(status.st_mode):
+        return _drives_of((sys / "dev/char" / number).resolve(), sys)
+    return {f"{status.st_dev}:{status.st_ino}"}
+
+
+def _with_partitions(drive: Path) -> set[str]:
+    """Of a drive's or a partition's folder in sysfs."""
+    return {drive.name, *(path.parent.name for path in drive.glob("*/partition"))}
+
+
+def _drives_of(controller: Path, sys: Path) -> set[str]:
+    """Of a controller's folder: its namespaces, whose paths with multipath are called nvme0c1n2, for nvme0n2."""
+    names = {_PATH.sub("n", path.name) for path in controller.glob("nvme*n*")}
+    return set().union(*(_with_partitions((sys / "class/block" / name).resolve()) for name in names))
 
 
 def _is_store(path: str, found: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.address import await_address
-from kvstore.nvmf.drives import check_drive, refuse_doubles
+from kvstore.nvmf.drives import check_drive, refuse_doubles, refuse_exported
 from kvstore.nvmf.kernel_tree import KernelTree
 from kvstore.nvmf.keys import read_key
 from kvstore.nvmf.modules import load_modules, missing_modules
@@ -68,7 +68,9 @@ class Target:
             if not self._is_exported(path, namespace.device):
                 check_drive(namespace, forced)
         refuse_doubles([namespace.device for namespace, _ in self._namespaces()])
-        return target_plan(self.spec, self.tree, read_record(self.record_path), read_key)
+        ours = read_record(self.record_path)
+        refuse_exported([namespace for namespace, _ in self._namespaces()], self.tree, ours.subsystems)
+        return target_plan(self.spec, self.tree, ours, read_key)
 
     def modprobes(self) -> list[str]:
         """The commands that load what is not loaded."""

@@ -382,6 +382,17 @@ def test_one_drive_under_two_names_is_refused(fake: Fake, capsys: pytest.Capture
     assert fake.configfs.changes == 0
 
 
+def test_a_drive_that_somebody_else_exports_is_refused(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    part = "subsystems/nqn.2020-01.org.other:x/namespaces/7"
+    fake.configfs.mkdir(part.partition("/namespaces")[0])
+    fake.configfs.mkdir(part)
+    fake.configfs.nodes |= {f"{part}/device_path": f"{fake.folder}/drive2", f"{part}/enable": "1"}
+    before = fake.configfs.state()
+    assert fake.run("target", "apply", "{file}") == 1
+    assert "subsystem nqn.2020-01.org.other:x exports" in capsys.readouterr().err
+    assert fake.configfs.state() == before
+
+
 def test_a_failed_run_leaves_no_record_of_what_it_took_back(fake: Fake) -> None:
     fake.configfs.fail_at = 9
     assert fake.run("target", "apply", "{file}") == 1

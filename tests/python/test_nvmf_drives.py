@@ -7,13 +7,17 @@ Method: files as drives, which plan_format looks at as at drives.
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from nvmf_support import FakeConfigfs
 
 import kvstore
-from kvstore.errors import ForeignDataError
-from kvstore.nvmf.drives import check_drive
+from kvstore.errors import BusyError, ForeignDataError
+from kvstore.nvmf.drives import check_drive, refuse_exported
 from kvstore.nvmf.spec import Namespace
 
 BYTES = 48 << 20
@@ -55,3 +59,81 @@ def test_what_was_made_on_a_drive_of_a_former_pool_is_not_exported(drive: Path, 
     with pytest.raises(ForeignDataError, match=r"hosts would overwrite it\. If that may go: --force"):
         check_drive(namespace(drive), ())
     check_drive(namespace(drive), (str(drive),))
+
+
+THEIRS = "nqn.2020-01.org.other:x"
+
+
+def exporting(device: str, *, passthru: bool = False) -> FakeConfigfs:
+    """Somebody else's subsystem, with this device."""
+    tree = FakeConfigfs()
+    tree.mkdir(f"subsystems/{THEIRS}")
+    part = f"subsystems/{THEIRS}/passthru" if passthru else f"subsystems/{THEIRS}/namespaces/1"
+    if not passthru:
+        tree.mkdir(part)
+    tree.nodes |= {f"{part}/device_path": device, f"{part}/enable": "1"}
+    return tree
+
+
+def test_a_drive_that_somebody_elses_subsystem_exports_is_refused_by_whatever_name(drive: Path) -> None:
+    other = drive.with_name("by-another-name")
+    os.link(drive, other)
+    tree = exporting(str(other))
+    with pytest.raises(BusyError, match=f"subsystem {THEIRS} exports .*drive already"):
+        refuse_exported([namespace(drive)], tree, ())
+    refuse_exported([namespace(drive)], tree, (THEIRS,))
+    tree.nodes[f"subsystems/{THEIRS}/namespaces/1/enable"] = "0"
+    refuse_exported([namespace(drive)], tree, ())
+
+
+@pytest.fixture
+def sys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Controllers nvme0 and nvme1, the second one with multipath, each with a drive of two partitions."""
+    sys = tmp_path / "sys"
+    modes = {}
+    for major, kind, name, folder in [
+        (1, "char", "nvme0", "devices/nvme0"),
+        (2, "block", "nvme0n1", "devices/nvme0/nvme0n1"),
+        (3, "block", "nvme0n1p1", "devices/nvme0/nvme0n1/nvme0n1p1"),
+        (4, "block", "nvme0n1p2", "devices/nvme0/nvme0n1/nvme0n1p2"),
+        (5, "char", "nvme1", "devices/nvme1"),
+        (6, "block", "nvme1n1", "devices/virtual/nvme1n1"),
+        (7, "block", "nvme1n1p1", "devices/virtual/nvme1n1/nvme1n1p1"),
+    ]:
+        (sys / folder).mkdir(parents=True)
+        for link in (sys / "dev" / kind / f"{major}:0", sys / "class/block" / name):
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(sys / folder)
+        if "p" in name:
+            (sys / folder / "partition").touch()
+        mode = stat.S_IFBLK if kind == "block" else stat.S_IFCHR
+        modes[f"/dev/{name}"] = SimpleNamespace(st_mode=mode, st_rdev=os.makedev(major, 0))
+    (sys / "devices/nvme1/nvme1c1n1").mkdir()
+    real = os.stat
+    monkeypatch.setattr("kvstore.nvmf.drives.os.stat", lambda path, **more: modes.get(str(path)) or real(path, **more))
+    return sys
+
+
+@pytest.mark.parametrize(
+    ("mine", "other", "is_refused"),
+    [
+        ("nvme0n1", "nvme0n1", True),
+        ("nvme0n1", "nvme0n1p1", True),
+        ("nvme0n1p1", "nvme0n1", True),
+        ("nvme0n1p1", "nvme0n1p2", False),
+        ("nvme0n1p1", "nvme0", True),
+        ("nvme0n1", "nvme1", False),
+        ("nvme1n1", "nvme1", True),
+        ("nvme1n1p1", "nvme1", True),
+        ("nvme1n1", "nvme0n1", False),
+    ],
+)
+def test_a_drive_is_refused_with_what_is_in_it_and_what_it_is_in(
+    sys: Path, mine: str, other: str, is_refused: bool
+) -> None:
+    tree = exporting(f"/dev/{other}", passthru="n" not in other[4:])
+    if not is_refused:
+        refuse_exported([namespace(Path("/dev", mine))], tree, (), sys)
+        return
+    with pytest.raises(BusyError, match=f"as /dev/{other}, and"):
+        refuse_exported([namespace(Path("/dev", mine))], tree, (), sys)
