@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import re
 import stat
 from pathlib import Path
 
 from kvstore.errors import ConfigError
+from kvstore.nvmf.trusted import is_owned, replaceable_at
 
 __all__ = ["read_key"]
 
 _KEY = re.compile(r"DHHC-1:0[0-3]:([A-Za-z0-9+/=]+):")
 _KEY_BYTES = (32, 48, 64)
 _CRC_BYTES = 4
+_FILE_BYTES = 4096
 
 
 def read_key(path: str) -> str:
@@ -28,14 +31,25 @@ def read_key(path: str) -> str:
 
     Raises
     ------
-    ConfigError : it cannot be read, others can read it, or it is no key. The message does not tell the key.
+    ConfigError : it cannot be read, others can read or replace it, or it is no key. The message does not tell the key.
     """
     try:
-        text, mode = Path(path).read_text().strip(), Path(path).stat().st_mode
+        # Looked at as it is open: by its name another file could be looked at than is read. A FIFO has no end.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with open(fd, "rb") as file:
+            status = os.fstat(fd)
+            text = file.read(_FILE_BYTES).decode().strip() if stat.S_ISREG(status.st_mode) else ""
+        exposed = replaceable_at(Path(path))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the key in {path} cannot be read: {error}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path} can be read by others: chmod 600 {path}, and make a new key if they may have")
+    if not is_owned(status) or exposed:
+        at = path if not is_owned(status) else exposed
+        raise ConfigError(
+            f"{path} can be replaced by others, who own or may write {at}: keep it in a folder of root's, and make a "
+            "new key"
+        )
     match = _KEY.fullmatch(text)
     try:
         raw = base64.b64decode(match[1], validate=True) if match else b""
@@ -43,5 +57,5 @@ def read_key(path: str) -> str:
         raw = b""
     key, crc = raw[:-_CRC_BYTES], raw[-_CRC_BYTES:]
     if len(key) not in _KEY_BYTES or binascii.crc32(key).to_bytes(_CRC_BYTES, "little") != crc:
-        raise ConfigError(f"{path} holds no key: make one with nvme gen-dhchap-key > {path}")
+        raise ConfigError(f"{path} holds no key: make one with (umask 077; nvme gen-dhchap-key > {path})")
     return text

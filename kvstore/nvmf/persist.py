@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import kvstore
 from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.host_plan import host_paths
 from kvstore.nvmf.record import read_json, state_folder, write_json, write_text
 from kvstore.nvmf.spec import Spec
+from kvstore.nvmf.trusted import replaceable_at
 
 __all__ = ["Persistence", "default_program", "host_files", "nvmetcli_document", "target_files"]
 
@@ -55,8 +57,20 @@ WantedBy=multi-user.target
 
 
 def default_program() -> str:
-    """How this program is called from anywhere."""
+    """How this program is called from anywhere.
+
+    Raises
+    ------
+    ConfigError : others can replace it: with a unit that runs it they would be root at the next boot.
+    """
     script = Path(sys.argv[0])
+    for part in (Path(sys.executable), Path(kvstore.__file__).parent, script):
+        exposed = replaceable_at(part) if part.exists() else ""
+        if exposed:
+            raise ConfigError(
+                f"the unit would run {part} as root, and others own or may write {exposed}: install kvstore where only "
+                "root can write, or name a program yourself: --program COMMAND"
+            )
     if script.name == "nvmf-setup" and script.exists():
         return shlex.join([sys.executable, str(script.resolve())])
     return shlex.join([sys.executable, "-m", "kvstore.nvmf"])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +39,7 @@ class Step:
 
     action: Action
     path: str
-    value: str = ""
+    value: str = field(default="", repr=False)  # it may be a key
     undo: tuple[Step, ...] = ()
     is_secret: bool = False
 

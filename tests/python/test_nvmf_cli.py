@@ -122,8 +122,8 @@ VERBS: list[tuple[str, ...]] = [
     ("host", "connect", *HOST),
     ("host", "status", *HOST),
     ("pool", *HOST, *SIZE),
-    ("persist", "target", "{file}", "--root", "{folder}/root"),
-    ("persist", "host", *HOST, "--root", "{folder}/root"),
+    ("persist", "target", "{file}", "--root", "{folder}/root", "--program", "nvmf-setup"),
+    ("persist", "host", *HOST, "--root", "{folder}/root", "--program", "nvmf-setup"),
     ("host", "disconnect", *HOST),
     ("target", "remove", "{file}"),
 ]
