@@ -2,20 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """A target as the file wants it: what is to be done, doing it, undoing it, and how it is.
 
-Guarantees: drives are looked at before the first step; addresses are waited for before a port listens; what was made is
-in the record before it is made; a run that fails leaves the target as it was.
+Guarantees: drives are looked at before the first step, after the addresses have come, and are held from then until they
+are exported; what was made is in the record before it is made; a run that fails leaves the target as it was.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.address import await_address
 from kvstore.nvmf.drives import check_drive, refuse_doubles, refuse_exported
+from kvstore.nvmf.held import ExportStep, HeldDrive
 from kvstore.nvmf.kernel_tree import KernelTree
 from kvstore.nvmf.keys import read_key
 from kvstore.nvmf.modules import load_modules, missing_modules
@@ -35,6 +37,7 @@ _MENDS = {
     errno.EADDRINUSE: "Something listens there already: see ss -lnt, or take another service number.",
     errno.EACCES: "The port is in use: nvmf-setup target remove first, or take another id.",
     errno.EBUSY: "It is in use: nvmf-setup target status.",
+    errno.ESTALE: "See ls -l /dev/disk/by-id, and run it again.",
     errno.EPERM: "Run it as root.",
     errno.EINVAL: "The kernel does not take that value.",
 }
@@ -87,11 +90,15 @@ class Target:
         self.load(self._modules())
         if not self.tree.exists(""):
             raise ConfigError(f"{self.root} is not there: mount -t configfs configfs /sys/kernel/config")
+        if not self.plan(forced):
+            return []
+        for port in self.spec.ports:
+            self.wait(port.address, _ADDRESS_S)
+        # Waiting may have taken a minute, in which a drive is mounted, or unplugged.
         steps = self.plan(forced)
-        if steps:
-            for port in self.spec.ports:
-                self.wait(port.address, _ADDRESS_S)
-            before = read_record(self.record_path)
+        before = read_record(self.record_path)
+        with ExitStack() as held:
+            steps = self._holding(steps, held)
             write_record(self.record_path, before.plus(record_of(self.spec)))
             try:
                 self._apply(steps)
@@ -173,6 +180,18 @@ class Target:
         if not self.tree.exists(path):
             return False
         return self.tree.read(f"{path}/device_path") == device and self.tree.read(f"{path}/enable") == "1"
+
+    def _holding(self, steps: Sequence[Step], held: ExitStack) -> list[Step]:
+        """The steps, of which those that export a drive hold it until they are done."""
+        devices = {f"{path}/enable": namespace.device for namespace, path in self._namespaces()}
+        exports = {step.path for step in steps if step.path in devices and step.value == "1"}
+        drives = {path: held.enter_context(HeldDrive(devices[path])) for path in sorted(exports)}
+        return [
+            ExportStep(step.action, step.path, step.value, step.undo, drive=drives[step.path])
+            if step.path in drives and step.value == "1"
+            else step
+            for step in steps
+        ]
 
     def _apply(self, steps: Sequence[Step]) -> None:
         apply(steps, self.tree, self.root, _mend)

@@ -78,13 +78,16 @@ class Fake:
     def key(self) -> str:
         return f"DHHC-1:00:{base64.b64encode(KEY + binascii.crc32(KEY).to_bytes(4, 'little')).decode()}:"
 
+    def wait(self, address: str, seconds: float) -> None:
+        """For an address of the target, which is there; tests have other things happen meanwhile."""
+
     def machine(self) -> Machine:
         ticks = itertools.count()
         outside: dict[str, Any] = {"load": lambda names: None, "missing": lambda names: self.missing}
 
         def target(spec: Spec) -> Target:
             record = self.folder / "state/target.json"
-            return Target(spec, self.configfs, record_path=record, wait=lambda address, seconds: None, **outside)
+            return Target(spec, self.configfs, record_path=record, wait=self.wait, **outside)
 
         def host(spec: Spec, name: str) -> LocalHost:
             time = {"now_s": lambda: float(next(ticks)), "sleep": lambda seconds: None, "cpus": lambda: 8}
@@ -391,6 +394,36 @@ def test_a_drive_that_somebody_else_exports_is_refused(fake: Fake, capsys: pytes
     assert fake.run("target", "apply", "{file}") == 1
     assert "subsystem nqn.2020-01.org.other:x exports" in capsys.readouterr().err
     assert fake.configfs.state() == before
+
+
+def test_a_drive_that_is_taken_while_an_address_is_waited_for_is_refused(
+    fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wait(address: str, seconds: float) -> None:
+        (fake.folder / "drive1").write_bytes(b"XFSB" + bytes(BYTES - 4))
+
+    fake.wait = wait  # type: ignore[method-assign]
+    assert fake.run("target", "apply", "{file}") == 1
+    assert "drive1 holds" in capsys.readouterr().err
+    assert fake.configfs.changes == 0
+
+
+@pytest.mark.parametrize("at", ["device_nguid", "enable"], ids=["before it is exported", "while it is"])
+def test_a_name_that_leads_elsewhere_than_when_looked_at_is_not_exported(
+    fake: Fake, capsys: pytest.CaptureFixture[str], at: str
+) -> None:
+    write = fake.configfs.write
+
+    def moving(path: str, value: str) -> None:
+        write(path, value)
+        if path.endswith(f"namespaces/1/{at}") and value != "0":
+            (fake.folder / "drive1").rename(fake.folder / "pulled")
+            (fake.folder / "drive1").write_bytes(b"another's")
+
+    fake.configfs.write = moving  # type: ignore[method-assign]
+    assert fake.run("target", "apply", "{file}") == 1
+    assert "leads to another drive than a moment ago. See ls -l" in capsys.readouterr().err
+    assert fake.configfs.state() == FakeConfigfs().state()
 
 
 def test_a_failed_run_leaves_no_record_of_what_it_took_back(fake: Fake) -> None:
