@@ -16,8 +16,9 @@ from kvstore.errors import BusyError, ConfigError, ForeignDataError, KvStoreErro
 from kvstore.nvmf.spec import Namespace
 from kvstore.nvmf.tree import Tree
 
-__all__ = ["check_drive", "refuse_doubles", "refuse_exported"]
+__all__ = ["check_drive", "lasting_name", "refuse_doubles", "refuse_exported"]
 
+_DEV = Path("/dev")
 _SYS = Path("/sys")
 _PATH = re.compile(r"c\d+n")
 
@@ -31,13 +32,15 @@ def check_drive(namespace: Namespace, forced: Collection[str]) -> None:
 
     Raises
     ------
-    ConfigError : there is no such drive.
+    ConfigError : there is no such drive, or it is named by what the kernel calls it in this boot.
     BusyError : it is mounted or held; no force helps.
     ForeignDataError : it holds data, and is not forced.
     """
     path = namespace.device
     if not Path(path).exists():
         raise ConfigError(f"{path} is not there: see ls -l /dev/disk/by-id, and name the drive in the file")
+    if stays := lasting_name(path):
+        raise ConfigError(f"{path} may be another drive after the next boot: write {stays} in the file")
     try:
         found = kvstore.plan_format(path, force=True)[0]["found"]
     except BusyError as error:
@@ -117,6 +120,17 @@ def _drives_of(controller: Path, sys: Path) -> set[str]:
     """Of a controller's folder: its namespaces, whose paths with multipath are called nvme0c1n2, for nvme0n2."""
     names = {_PATH.sub("n", path.name) for path in controller.glob("nvme*n*")}
     return set().union(*(_with_partitions((sys / "class/block" / name).resolve()) for name in names))
+
+
+def lasting_name(path: str, dev: Path = _DEV) -> str:
+    """Of a drive that is named by the kernel: its name under /dev/disk/by-id, the drive's own before others. Empty: it
+    is named otherwise, or has none."""
+    if Path(path).parent != dev or Path(path).is_symlink():
+        return ""
+    folder = dev / "disk/by-id"
+    links = folder.iterdir() if folder.is_dir() else ()
+    names = [link.name for link in links if os.path.realpath(link) == path]
+    return str(folder / min(names, key=lambda name: (not name.startswith("nvme-"), name))) if names else ""
 
 
 def _is_store(path: str, found: str) -> bool:

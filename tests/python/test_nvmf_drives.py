@@ -16,8 +16,8 @@ import pytest
 from nvmf_support import FakeConfigfs
 
 import kvstore
-from kvstore.errors import BusyError, ForeignDataError
-from kvstore.nvmf.drives import check_drive, refuse_exported
+from kvstore.errors import BusyError, ConfigError, ForeignDataError
+from kvstore.nvmf.drives import check_drive, lasting_name, refuse_exported
 from kvstore.nvmf.spec import Namespace
 
 BYTES = 48 << 20
@@ -59,6 +59,24 @@ def test_what_was_made_on_a_drive_of_a_former_pool_is_not_exported(drive: Path, 
     with pytest.raises(ForeignDataError, match=r"hosts would overwrite it\. If that may go: --force"):
         check_drive(namespace(drive), ())
     check_drive(namespace(drive), (str(drive),))
+
+
+def test_a_name_of_this_boot_is_refused_where_the_drive_has_one_that_stays(
+    drive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dev = drive.parent
+    assert lasting_name(str(drive), dev) == ""  # no udev here, as in a guest
+    by_id = dev / "disk/by-id"
+    by_id.mkdir(parents=True)
+    (by_id / "nvme-OTHER").symlink_to("../../other")
+    assert lasting_name(str(drive), dev) == ""
+    for name in ("dm-name-x", "nvme-MODEL_SERIAL"):
+        (by_id / name).symlink_to("../../drive")
+    (dev / "own-rule").symlink_to("drive")
+    assert lasting_name(str(by_id / "dm-name-x"), dev) == lasting_name(str(dev / "own-rule"), dev) == ""
+    monkeypatch.setattr("kvstore.nvmf.drives.lasting_name", lambda path: lasting_name(path, dev))
+    with pytest.raises(ConfigError, match=r"after the next boot: write .*/by-id/nvme-MODEL_SERIAL in the file"):
+        check_drive(namespace(drive), (str(drive),))
 
 
 THEIRS = "nqn.2020-01.org.other:x"
