@@ -7,6 +7,8 @@ Method: three guests on one virtual network; each case over TCP and over RoCEv2.
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 from laboratory import Machine
 
@@ -71,3 +73,16 @@ def test_twelve_seconds_without_a_network_are_errors_or_waits_and_end(three: Thr
     assert told["longest_s"] < told["allowed_s"]
     assert set(told["gets"]) | set(told["puts"]) <= {"hit", "stored", "io", "fenced", "late"}
     assert told["longest_s"] > 2, "nobody noticed"
+
+
+def test_lmcaches_own_benchmark_verifies_before_and_after_an_outage(three: Three) -> None:
+    if importlib.util.find_spec("lmcache") is None:
+        pytest.skip("lmcache is not installed: scripts/setup --lmcache")
+    one = three[1]
+    line = one.call("hosts.pool_line", "rdma")
+    for outage in (True, False):
+        said = one.call("hosts.bench", line, timeout_s=450)
+        print(said)
+        assert "All 16 keys data verified OK" in said
+        if outage:
+            one.call("hosts.outage", "rdma", timeout_s=300)

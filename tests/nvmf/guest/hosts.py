@@ -101,10 +101,11 @@ def bench(line: str) -> str:
 
 
 def outage(transport: str) -> None:
-    """The network loses everything for 12 s, which a read that waits for it notices."""
+    """The network loses everything for 12 s, which reads notice."""
     import faults
 
+    device = fabrics.device(transport)
     with faults.no_network(transport) as is_over:
         while not is_over():
             with contextlib.suppress(OSError):  # EIO, once the kernel has given up on the path
-                direct_bytes(fabrics.device(transport), 1 << 20)
+                direct_bytes(device, 1 << 20)
