@@ -30,15 +30,21 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass
 class Record:
-    """Names below ``subsystems``, ``ports`` and ``hosts``."""
+    """Names below ``subsystems``, ``ports`` and ``hosts``; and paths of what is inside them: namespaces and links."""
 
     subsystems: set[str] = field(default_factory=set)
     ports: set[str] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
+    inside: set[str] = field(default_factory=set)
 
     def plus(self, other: Record) -> Record:
         """What is in either."""
-        return Record(self.subsystems | other.subsystems, self.ports | other.ports, self.hosts | other.hosts)
+        return Record(
+            self.subsystems | other.subsystems,
+            self.ports | other.ports,
+            self.hosts | other.hosts,
+            self.inside | other.inside,
+        )
 
 
 def state_folder() -> Path:
@@ -58,7 +64,7 @@ def read_record(path: Path) -> Record:
     if not read or read.get("boot") != _boot():
         return Record()
     try:
-        return Record(*(set(map(str, read[name])) for name in ("subsystems", "ports", "hosts")))
+        return Record(*(set(map(str, read[name])) for name in ("subsystems", "ports", "hosts", "inside")))
     except (KeyError, TypeError) as error:
         raise _broken(path, what, error) from error
 

@@ -18,7 +18,7 @@ from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.record import Record
 from kvstore.nvmf.spec import Host, Namespace, Port, Spec, Subsystem
 from kvstore.nvmf.steps import Step
-from kvstore.nvmf.tree import Tree
+from kvstore.nvmf.tree import NVMET, Tree
 
 __all__ = ["record_of", "removal_plan", "target_plan"]
 
@@ -27,10 +27,16 @@ ReadKey = Callable[[str], str]
 
 def record_of(spec: Spec) -> Record:
     """What the steps of this file make, or may."""
+    inside = set()
+    for one in spec.subsystems:
+        inside |= {f"subsystems/{one.nqn}/namespaces/{namespace.nsid}" for namespace in one.namespaces}
+        inside |= {f"subsystems/{one.nqn}/allowed_hosts/{spec.host(name).nqn}" for name in one.hosts}
+        inside |= {f"ports/{port}/subsystems/{one.nqn}" for port in one.ports}
     return Record(
         {subsystem.nqn for subsystem in spec.subsystems},
         {str(port.id) for port in spec.ports},
         {host.nqn for host in spec.hosts},
+        inside,
     )
 
 
@@ -49,7 +55,7 @@ def target_plan(spec: Spec, tree: Tree, ours: Record, read_key: ReadKey) -> list
     planner = _Planner(tree, ours, read_key)
     wanted = record_of(spec)
     planner.refuse_foreign(spec)
-    planner.remove(Record(ours.subsystems - wanted.subsystems, ours.ports - wanted.ports, set()))
+    planner.remove(Record(ours.subsystems - wanted.subsystems, ours.ports - wanted.ports))
     planner.unlink_surplus(spec)
     for host in spec.hosts:
         planner.host(host)
@@ -92,6 +98,19 @@ class _Planner:
                     f"{name} is there already in {kind}, and nvmf-setup did not make it: take another name in "
                     f"{spec.path}, or remove it"
                 )
+        for subsystem in spec.subsystems:
+            for namespace in subsystem.namespaces:
+                path = f"subsystems/{subsystem.nqn}/namespaces/{namespace.nsid}"
+                if self.tree.exists(path):
+                    self._refuse_strange(path)
+
+    def _refuse_strange(self, path: str) -> None:
+        """What somebody else put into ours, such as a subsystem of his behind our port: an address has one port."""
+        if path not in self.ours.inside:
+            raise ForeignDataError(
+                f"somebody else put {path} into what nvmf-setup made: name it in the file, or remove it by hand first, "
+                f"below {NVMET}"
+            )
 
     # ---- making and changing ----
 
@@ -187,7 +206,7 @@ class _Planner:
             for port in self.tree.names("ports"):
                 path = f"ports/{port}/subsystems/{nqn}"
                 if self.tree.exists(path) and path not in self._unlinked:
-                    self._unlink(path, f"subsystems/{nqn}")
+                    self._unlink(path, f"subsystems/{nqn}", is_back=True)
                     self._link(path, f"subsystems/{nqn}")
 
     def remove(self, gone: Record) -> None:
@@ -217,6 +236,7 @@ class _Planner:
         return any(self.tree.exists(link) and link not in self._unlinked for link in links)
 
     def _remove_namespace(self, path: str) -> None:
+        self._refuse_strange(path)
         if self._read(f"{path}/enable", "0") == "1":
             self._write(f"{path}/enable", "0", "1")
         self._remove(path, ("device_path", "device_uuid", "device_nguid"))
@@ -252,8 +272,11 @@ class _Planner:
         if not self.tree.exists(path) or path in self._unlinked:
             self.steps.append(Step("link", path, to, undo=(Step("unlink", path),)))
 
-    def _unlink(self, path: str, to: str) -> None:
+    def _unlink(self, path: str, to: str, *, is_back: bool = False) -> None:
+        """``is_back``: the next step links it again."""
         if path not in self._unlinked:
+            if not is_back:
+                self._refuse_strange(path)
             self._unlinked.add(path)
             self.steps.append(Step("unlink", path, undo=(Step("link", path, to),)))
 

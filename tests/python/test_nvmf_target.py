@@ -174,6 +174,30 @@ def test_somebody_elses_of_the_same_name_is_refused(spec: Spec, path: str) -> No
         plan(spec, tree)
 
 
+def test_what_somebody_else_put_into_ours_is_neither_cut_off_nor_taken_over(spec: Spec) -> None:
+    other, host = "subsystems/nqn.2020-01.org.other:x", "hosts/nqn.2020-01.org.other:h"
+    (subsystem,) = spec.subsystems
+    first, second = subsystem.namespaces
+    third = replace(spec, subsystems=(replace(subsystem, namespaces=(first, replace(second, nsid=3))),))
+    for path, to, wanted in [
+        ("ports/1/subsystems/nqn.2020-01.org.other:x", other, spec),
+        (f"subsystems/{NQN}/allowed_hosts/nqn.2020-01.org.other:h", host, spec),
+        (f"subsystems/{NQN}/namespaces/3", "", spec),
+        (f"subsystems/{NQN}/namespaces/3", "", third),
+    ]:
+        tree = set_up(spec)
+        for made in (other, host):
+            tree.mkdir(made)
+        if to:
+            tree.link(path, to)
+        else:
+            tree.mkdir(path)
+        with pytest.raises(ForeignDataError, match=f"somebody else put {path} into"):
+            plan(wanted, tree, record_of(spec))
+        with pytest.raises(ForeignDataError, match=f"somebody else put {path} into"):
+            removal_plan(tree, record_of(spec))
+
+
 def test_a_host_that_somebody_elses_subsystem_lets_in_stays(spec: Spec) -> None:
     tree = set_up(spec)
     tree.mkdir("subsystems/nqn.2020-01.org.other:x")
