@@ -149,7 +149,7 @@ class _Planner:
             "device_nguid": namespace.nguid,
         }
         is_new = self._directory(path)
-        differs = is_new or any(not _same(self._read(f"{path}/{name}"), value) for name, value in wanted.items())
+        differs = is_new or any(not _same(name, self._read(f"{path}/{name}"), value) for name, value in wanted.items())
         is_on = not is_new and self._read(f"{path}/enable", "0") == "1"
         if differs and is_on:  # the kernel changes none while hosts use it
             self._write(f"{path}/enable", "0", "1")
@@ -260,7 +260,7 @@ class _Planner:
     def _attributes(self, path: str, wanted: Mapping[str, str], *, is_new: bool) -> None:
         for name, value in wanted.items():
             before = None if is_new else self._read(f"{path}/{name}")
-            if before is None or not _same(before, value):
+            if before is None or not _same(name, before, value):
                 self._write(f"{path}/{name}", value, before)
 
     def _write(self, path: str, value: str, before: str | None, *, is_secret: bool = False) -> None:
@@ -286,7 +286,10 @@ class _Planner:
         return self.tree.read(path)
 
 
-def _same(found: str, wanted: str) -> bool:
+def _same(name: str, found: str, wanted: str) -> bool:
     """UUIDs and NGUIDs come back with other separators than they were written with, serial numbers padded to 20."""
-    found, wanted = found.rstrip(), wanted.rstrip()
-    return found == wanted or found.replace("-", "").lower() == wanted.replace("-", "").lower()
+    if name in ("device_uuid", "device_nguid"):
+        return found.replace("-", "").lower() == wanted.replace("-", "").lower()
+    if name in ("attr_serial", "attr_model"):
+        return found.rstrip() == wanted.rstrip()
+    return found == wanted

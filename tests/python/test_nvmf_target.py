@@ -103,6 +103,24 @@ def changes_of(spec: Spec) -> dict[str, Spec]:
     }
 
 
+def test_only_identities_are_compared_whatever_their_dashes_and_case(spec: Spec, tmp_path: Path) -> None:
+    def with_(device: str, serial: str, nguid: str) -> Spec:
+        (tmp_path / device).touch()
+        namespace = replace(spec.subsystems[0].namespaces[0], device=f"{tmp_path}/{device}", nguid=nguid)
+        return replace(spec, subsystems=(replace(spec.subsystems[0], namespaces=(namespace,), serial=serial),))
+
+    before = with_("vg-DATA", "POOL-1", "A" * 32)
+    tree = set_up(before)
+    path = f"subsystems/{NQN}"
+    for device, serial, nguid, changed in [
+        ("vg-DATA", "POOL-1", "a" * 32, None),
+        ("vgdata", "POOL-1", "A" * 32, f"{path}/namespaces/1/device_path"),
+        ("vg-DATA", "pool1", "A" * 32, f"{path}/attr_serial"),
+    ]:
+        steps = plan(with_(device, serial, nguid), tree, record_of(before))
+        assert [step.path for step in steps if not step.path.endswith("/enable")] == ([changed] if changed else [])
+
+
 CHANGES = ["the same", "another address", "another drive", "a host less", "a port less", "another key",
            "another subsystem"]  # fmt: skip
 
