@@ -19,7 +19,7 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +28,16 @@ from typing import Any
 from kvstore.errors import ConfigError, DeviceError, KvStoreError
 from kvstore.nvmf import check
 from kvstore.nvmf.host import CONNECT_S, LocalHost
-from kvstore.nvmf.persist import HOST_UNIT, TARGET_UNIT, Persistence, default_program, host_files, target_files
+from kvstore.nvmf.persist import (
+    HOST_UNIT,
+    TARGET_UNIT,
+    Persistence,
+    Wanted,
+    absent_files,
+    default_program,
+    host_files,
+    target_files,
+)
 from kvstore.nvmf.pool import HostPool, line_for_lmcache
 from kvstore.nvmf.record import only_one, state_folder
 from kvstore.nvmf.signals import terminable
@@ -54,7 +63,7 @@ class Machine:
     target: Callable[[Spec], Target] = Target
     host: Callable[[Spec, str], LocalHost] = LocalHost
     pool: Callable[[LocalHost], HostPool] = HostPool
-    persistence: Callable[[Mapping[str, str], Path], Persistence] = Persistence
+    persistence: Callable[[Wanted, Path], Persistence] = Persistence
     lock: Callable[[], Path] = lambda: state_folder() / "nvmf.lock"
     checked: Callable[[], check.Machine] = check.Machine
 
@@ -215,28 +224,33 @@ def _host_status(run: _Run) -> int:
 
 
 def _persist_target(run: _Run) -> int:
-    return _persist(run, target_files(run.spec, run.options.program or default_program()), TARGET_UNIT)
+    return _persist(run, lambda: target_files(run.spec, run.options.program or default_program()), TARGET_UNIT)
 
 
 def _persist_host(run: _Run) -> int:
-    files = host_files(run.spec, run.options.host, run.options.program or default_program())
-    return _persist(run, files, HOST_UNIT)
-
-
-def _persist(run: _Run, files: Mapping[str, str], unit: str) -> int:
     options = run.options
+    return _persist(run, lambda: host_files(run.spec, options.host, options.program or default_program()), HOST_UNIT)
+
+
+def _persist(run: _Run, wanted: Callable[[], Wanted], unit: str) -> int:
+    options = run.options
+    files = absent_files(unit, Path(options.root)) if options.remove else wanted()
     persistence = run.machine.persistence(files, Path(options.root))
     if options.dry_run:
         changed = persistence.plan(options.force)
-        lines = [line for path in changed for line in (f"# {path}", files[path])]
+        texts = {path: files[path] for path in changed}
+        lines = [
+            line for path, text in texts.items() for line in ([f"rm {path}"] if text is None else [f"# {path}", text])
+        ]
     else:
         changed = persistence.write(options.force)
-        lines = [f"written {path}" for path in changed]
+        lines = [f"{'removed' if files[path] is None else 'written'} {path}" for path in changed]
     root = [] if options.root == "/" else [f"--root={options.root}"]
     enable = shlex.join(["systemctl", *root, "enable", *([] if root else ["--now"]), unit])
     written = bool(changed) and not options.dry_run
-    run.say(lines or ["nothing to do"], changed=written, files={path: files[path] for path in changed}, enable=enable)
-    if written:
+    after = {} if options.remove else {"enable": enable}
+    run.say(lines or ["nothing to do"], changed=written, files={path: files[path] for path in changed}, **after)
+    if written and not options.remove:
         run.tell(f"To have it at boot: {enable}")
     return EXIT_OK
 
@@ -319,7 +333,8 @@ def build_parser() -> argparse.ArgumentParser:
         verb = _verb(persist, name, verb_run, f"of a {name}")
         verb.add_argument("--root", default="/", metavar="FOLDER", help="of an image, instead of this machine's /")
         verb.add_argument("--program", metavar="COMMAND", help="how the unit calls nvmf-setup; as it was called now")
-        _force(verb, "PATH", "overwrite a file that somebody else wrote or changed")
+        verb.add_argument("--remove", action="store_true", help="remove what was written, instead")
+        _force(verb, "PATH", "overwrite or remove a file that somebody else wrote or changed")
         if name == "host":
             verb.add_argument("--host", metavar="NAME", required=True, help="as the file calls the machine")
 

@@ -4,7 +4,8 @@
 other tools: nvmetcli's JSON on a target, libnvme's /etc/nvme/config.json on a host.
 
 Guarantees: no key is in any of them, they name the files that keys are in; a file that somebody else wrote, or changed
-since, is not overwritten without being named; a second run changes nothing.
+since, is not overwritten or removed without being named; what was written for another file and must not be there for
+this one is removed; a second run changes nothing.
 """
 
 from __future__ import annotations
@@ -21,11 +22,19 @@ from typing import Any
 import kvstore
 from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.host_plan import host_paths
-from kvstore.nvmf.record import read_json, state_folder, write_json, write_text
+from kvstore.nvmf.record import read_json, remove_file, state_folder, write_json, write_text
 from kvstore.nvmf.spec import Spec
 from kvstore.nvmf.trusted import replaceable_at
 
-__all__ = ["Persistence", "default_program", "host_files", "nvmetcli_document", "target_files"]
+__all__ = [
+    "Persistence",
+    "Wanted",
+    "absent_files",
+    "default_program",
+    "host_files",
+    "nvmetcli_document",
+    "target_files",
+]
 
 SPEC = "/etc/kvstore/nvmf.yaml"
 NVMETCLI = "/etc/kvstore/nvmetcli.json"
@@ -33,6 +42,9 @@ LIBNVME = "/etc/nvme/config.json"
 TARGET_UNIT = "kvstore-nvmf-target.service"
 HOST_UNIT = "kvstore-nvmf-host.service"
 _UNITS = "/etc/systemd/system"
+_OF_TOOLS = {TARGET_UNIT: NVMETCLI, HOST_UNIT: LIBNVME}
+
+Wanted = Mapping[str, str | None]  # path to text; None: must not be there
 
 # Restarted on failure: at boot the other side, the network or a drive may come later than this machine. Ordered before
 # what uses the pool by those units' own After=.
@@ -76,10 +88,10 @@ def default_program() -> str:
     return shlex.join([sys.executable, "-m", "kvstore.nvmf"])
 
 
-def target_files(spec: Spec, program: str) -> dict[str, str]:
-    """Path to text, for a target.
+def target_files(spec: Spec, program: str) -> dict[str, str | None]:
+    """For a target.
 
-    With keys nvmetcli's file is left out: it has no keys of hosts, and who restored it would let them in without.
+    With keys nvmetcli's must not be there: it has no keys of hosts, and who restored it would let them in without.
     """
     unit = _UNIT.format(
         spec=spec.path,
@@ -90,14 +102,14 @@ def target_files(spec: Spec, program: str) -> dict[str, str]:
         start=f"target apply {SPEC}",
         stop="target remove",
     )
-    files = {SPEC: _text_of(spec), f"{_UNITS}/{TARGET_UNIT}": unit}
+    files: dict[str, str | None] = {SPEC: _text_of(spec), f"{_UNITS}/{TARGET_UNIT}": unit, NVMETCLI: None}
     if not any(host.key_file for host in spec.hosts):
         files[NVMETCLI] = json.dumps(nvmetcli_document(spec), indent=2, sort_keys=True) + "\n"
     return files
 
 
-def host_files(spec: Spec, name: str, program: str) -> dict[str, str]:
-    """Path to text, for a host; /etc/nvme/config.json only without keys, which would have to be in it."""
+def host_files(spec: Spec, name: str, program: str) -> dict[str, str | None]:
+    """For a host; /etc/nvme/config.json only without keys, which would have to be in it."""
     paths = host_paths(spec, name)
     host = paths[0].host
     unit = _UNIT.format(
@@ -109,7 +121,7 @@ def host_files(spec: Spec, name: str, program: str) -> dict[str, str]:
         start=f"host connect {SPEC} --host {shlex.quote(name)}",
         stop=f"host disconnect {SPEC} --host {shlex.quote(name)}",
     )
-    files = {SPEC: _text_of(spec), f"{_UNITS}/{HOST_UNIT}": unit}
+    files: dict[str, str | None] = {SPEC: _text_of(spec), f"{_UNITS}/{HOST_UNIT}": unit, LIBNVME: None}
     if not host.key_file:
         subsystems: dict[str, list[dict[str, Any]]] = {}
         for path in paths:
@@ -127,6 +139,23 @@ def host_files(spec: Spec, name: str, program: str) -> dict[str, str]:
         ]
         files[LIBNVME] = json.dumps(document, indent=2) + "\n"
     return files
+
+
+def absent_files(unit: str, root: Path) -> dict[str, str | None]:
+    """Nothing of what is written for a unit; the file's copy stays where the other unit is there, too, and reads it.
+
+    Raises
+    ------
+    ConfigError : it is enabled: systemd would look for it at each boot.
+    """
+    units = root / _UNITS.lstrip("/")
+    if (units / "multi-user.target.wants" / unit).is_symlink():
+        of = "" if root == Path("/") else f"--root={shlex.quote(str(root))} "
+        raise ConfigError(f"{unit} is enabled: systemctl {of}disable {unit} first")
+    paths = [f"{_UNITS}/{unit}", _OF_TOOLS[unit]]
+    if not any((units / other).exists() for other in _OF_TOOLS if other != unit):
+        paths.append(SPEC)
+    return dict.fromkeys(paths)
 
 
 def nvmetcli_document(spec: Spec) -> dict[str, Any]:
@@ -177,12 +206,12 @@ def nvmetcli_document(spec: Spec) -> dict[str, Any]:
 class Persistence:
     """Files below a root, ``/`` or that of an image or a test."""
 
-    files: Mapping[str, str]
+    files: Wanted
     root: Path = Path("/")
     record_path: Path = field(default_factory=lambda: state_folder() / "nvmf-persist.json")
 
     def plan(self, forced: Collection[str] = ()) -> list[str]:
-        """The paths that are to be written. Writes nothing.
+        """The paths that are to be written or removed. Writes nothing.
 
         Raises
         ------
@@ -198,28 +227,33 @@ class Persistence:
                 there = None
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"{self._below(path)} cannot be read: {error}") from error
-            if there == text:
+            if there == text or (text is None and path not in ours and path not in forced):
                 continue
             if there is not None and _digest(there) not in ours.get(path, []) and path not in forced:
                 raise ForeignDataError(
                     f"{self._below(path)} is there and not as nvmf-setup wrote it: move what you need of it elsewhere, "
-                    f"or, to overwrite it: --force {path}"
+                    f"or, to {'remove' if text is None else 'overwrite'} it: --force {path}"
                 )
             changed.append(path)
         return changed
 
     def write(self, forced: Collection[str] = ()) -> list[str]:
-        """Write them; the paths that were. OSError: one cannot be."""
+        """Write and remove them; the paths that were. OSError: one cannot be."""
         changed = self.plan(forced)
         if changed:
             record = self._below(str(self.record_path))
             ours = read_json(record, "which files nvmf-setup wrote")
-            fresh = {path: _digest(self.files[path]) for path in changed}
+            texts = {path: self.files[path] for path in changed}
+            fresh = {path: _digest(text) for path, text in texts.items() if text is not None}
             # Before and after: a run that ends in between knows both as its own.
             write_json(record, ours | {path: [*ours.get(path, []), digest] for path, digest in fresh.items()})
-            for path in changed:
-                write_text(self._below(path), self.files[path])
-            write_json(record, ours | {path: [digest] for path, digest in fresh.items()})
+            for path, text in texts.items():
+                if text is None:
+                    remove_file(self._below(path))
+                else:
+                    write_text(self._below(path), text)
+            kept = {path: digests for path, digests in ours.items() if path not in texts}
+            write_json(record, kept | {path: [digest] for path, digest in fresh.items()})
         return changed
 
     def _below(self, path: str) -> Path:

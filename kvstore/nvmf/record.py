@@ -21,7 +21,17 @@ from typing import Any
 
 from kvstore.errors import BusyError, ConfigError
 
-__all__ = ["Record", "only_one", "read_json", "read_record", "state_folder", "write_json", "write_record", "write_text"]
+__all__ = [
+    "Record",
+    "only_one",
+    "read_json",
+    "read_record",
+    "remove_file",
+    "state_folder",
+    "write_json",
+    "write_record",
+    "write_text",
+]
 
 _LOCK_S = 120.0
 _LOCK_STEP_S = 0.1
@@ -113,11 +123,14 @@ def write_text(path: Path, text: str, mode: int = 0o644) -> None:
         with contextlib.suppress(FileNotFoundError):
             fresh.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    _sync(path.parent)
+
+
+def remove_file(path: Path) -> None:
+    """Gone from the disk when it returns; no error where it is not there. OSError: it cannot be."""
+    path.unlink(missing_ok=True)
+    if path.parent.is_dir():
+        _sync(path.parent)
 
 
 @contextlib.contextmanager
@@ -142,6 +155,14 @@ def only_one(path: Path, within_s: float = _LOCK_S) -> Iterator[None]:
                     ) from None
                 time.sleep(_LOCK_STEP_S)
         yield
+
+
+def _sync(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _broken(path: Path, what: str, error: Exception) -> ConfigError:

@@ -127,6 +127,7 @@ VERBS: list[tuple[str, ...]] = [
     ("pool", *HOST, *SIZE),
     ("persist", "target", "{file}", "--root", "{folder}/root", "--program", "nvmf-setup"),
     ("persist", "host", *HOST, "--root", "{folder}/root", "--program", "nvmf-setup"),
+    ("persist", "target", "{file}", "--root", "{folder}/root", "--remove"),
     ("host", "disconnect", *HOST),
     ("target", "remove", "{file}"),
 ]

@@ -15,13 +15,14 @@ from pathlib import Path
 import pytest
 from test_nvmf_host import NQN, SPEC
 
-from kvstore.errors import ForeignDataError
+from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.persist import (
     HOST_UNIT,
     LIBNVME,
     NVMETCLI,
     TARGET_UNIT,
     Persistence,
+    absent_files,
     host_files,
     nvmetcli_document,
     target_files,
@@ -42,10 +43,10 @@ def spec(tmp_path: Path) -> Spec:
     return replace(SPEC, path=str(file), hosts=tuple(replace(host, key_file=None) for host in SPEC.hosts))
 
 
-def unit(text: str) -> configparser.ConfigParser:
+def unit(text: str | None) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read_string(text)
+    parser.read_string(text or "")
     return parser
 
 
@@ -67,7 +68,7 @@ def test_a_hosts_unit_connects_as_that_host(spec: Spec) -> None:
 
 def test_nvmetcli_gets_what_its_restore_reads(spec: Spec) -> None:
     document = nvmetcli_document(spec)
-    assert json.loads(target_files(spec, "x")[NVMETCLI]) == document
+    assert json.loads(target_files(spec, "x")[NVMETCLI] or "") == document
     assert document["ports"][0]["addr"] == {
         "adrfam": "ipv4", "traddr": "10.0.0.1", "treq": "not specified", "trsvcid": "4420", "trtype": "rdma",
     }  # fmt: skip
@@ -79,7 +80,7 @@ def test_nvmetcli_gets_what_its_restore_reads(spec: Spec) -> None:
 
 
 def test_libnvme_gets_every_option_of_every_path(spec: Spec) -> None:
-    (host,) = json.loads(host_files(spec, "decode1", "x")[LIBNVME])
+    (host,) = json.loads(host_files(spec, "decode1", "x")[LIBNVME] or "")
     assert (host["hostnqn"], host["hostid"]) == (spec.hosts[0].nqn, spec.hosts[0].host_id)
     (subsystem,) = host["subsystems"]
     assert [(port["transport"], port["traddr"], port["trsvcid"]) for port in subsystem["ports"]] == [
@@ -92,9 +93,54 @@ def test_libnvme_gets_every_option_of_every_path(spec: Spec) -> None:
 
 def test_with_keys_there_is_no_file_that_would_need_them(spec: Spec) -> None:
     keyed = replace(spec, hosts=SPEC.hosts)
-    assert NVMETCLI not in target_files(keyed, "x")
-    assert LIBNVME not in host_files(keyed, "decode1", "x")
-    assert LIBNVME in host_files(keyed, "decode2", "x")
+    assert target_files(keyed, "x")[NVMETCLI] is None
+    assert host_files(keyed, "decode1", "x")[LIBNVME] is None
+    assert host_files(keyed, "decode2", "x")[LIBNVME] is not None
+
+
+def paths_below(root: Path) -> set[str]:
+    return {f"/{path.relative_to(root)}" for path in (root / "etc").rglob("*") if path.is_file()}
+
+
+def test_a_file_that_would_let_hosts_in_without_their_keys_goes_when_they_get_some(spec: Spec, tmp_path: Path) -> None:
+    record = Path("/var/record.json")
+    Persistence(target_files(spec, "x"), tmp_path, record).write()
+    keyed = Persistence(target_files(replace(spec, hosts=SPEC.hosts), "x"), tmp_path, record)
+    assert keyed.plan() == keyed.write() == [NVMETCLI]
+    assert paths_below(tmp_path) == {SPEC_PATH, UNITS + TARGET_UNIT}
+    assert keyed.write() == []
+
+
+def test_a_file_that_is_not_wanted_and_somebody_elses_stays(spec: Spec, tmp_path: Path) -> None:
+    record, theirs = Path("/var/record.json"), tmp_path / NVMETCLI[1:]
+    theirs.parent.mkdir(parents=True)
+    theirs.write_text("{}")
+    keyed = Persistence(target_files(replace(spec, hosts=SPEC.hosts), "x"), tmp_path, record)
+    assert NVMETCLI not in keyed.write()
+    Persistence(target_files(spec, "x"), tmp_path, record).write([NVMETCLI])
+    theirs.write_text("{}")  # edited since: it may be needed, and lets hosts in without keys
+    with pytest.raises(ForeignDataError, match=f"to remove it: --force {NVMETCLI}"):
+        keyed.write()
+    assert keyed.write([NVMETCLI]) == [NVMETCLI]
+
+
+def test_what_was_written_is_taken_back_but_not_under_another_unit(spec: Spec, tmp_path: Path) -> None:
+    record = Path("/var/record.json")
+    for files in (target_files(spec, "x"), host_files(spec, "decode1", "x")):
+        Persistence(files, tmp_path, record).write()
+    Persistence(absent_files(TARGET_UNIT, tmp_path), tmp_path, record).write()
+    assert paths_below(tmp_path) == {SPEC_PATH, UNITS + HOST_UNIT, LIBNVME}
+    Persistence(absent_files(HOST_UNIT, tmp_path), tmp_path, record).write()
+    assert paths_below(tmp_path) == set()
+    assert Persistence(absent_files(HOST_UNIT, tmp_path), tmp_path, record).write() == []
+
+
+def test_a_unit_that_is_enabled_is_not_removed(tmp_path: Path) -> None:
+    wants = tmp_path / UNITS[1:] / "multi-user.target.wants"
+    wants.mkdir(parents=True)
+    (wants / HOST_UNIT).symlink_to(UNITS + HOST_UNIT)
+    with pytest.raises(ConfigError, match=f"is enabled: systemctl --root={tmp_path} disable {HOST_UNIT} first"):
+        absent_files(HOST_UNIT, tmp_path)
 
 
 def test_a_second_run_writes_nothing_and_a_changed_file_is_written_again(spec: Spec, tmp_path: Path) -> None:
