@@ -19,7 +19,7 @@ from typing import Any
 
 import kvstore
 from kvstore import _core
-from kvstore.errors import ConfigError, CorruptionError, ForeignDataError, FormatError, OtherStoreError
+from kvstore.errors import BusyError, ConfigError, CorruptionError, ForeignDataError, FormatError, OtherStoreError
 from kvstore.nvmf.host import LocalHost
 from kvstore.nvmf.record import read_json, state_folder, write_json
 from kvstore.nvmf.spec import Namespace
@@ -169,7 +169,11 @@ class HostPool:
             superblock = self.superblock(path)
         except (FormatError, CorruptionError):
             return Found(namespace, device, path, kvstore.plan_format(path, force=True)[0]["found"], None)
-        return Found(namespace, device, path, f"kvstore store {superblock['store_uuid']}", superblock)
+        holds = f"kvstore store {superblock['store_uuid']}"
+        foreign = _foreign(path)
+        if foreign:
+            return Found(namespace, device, path, f"{foreign}, over {holds}", None)
+        return Found(namespace, device, path, holds, superblock)
 
     def _device(self, namespace: Namespace, nqn: str) -> Device:
         nqns = {host.nqn for host in self.host.spec.hosts if host.name == self.host.name}
@@ -216,6 +220,17 @@ def line_for_lmcache(paths: list[str], **params: str) -> str:
         "adapter_params": {"path": paths[0] if len(paths) == 1 else paths, **params},
     }
     return f"--l2-adapter {shlex.quote(json.dumps(adapter))}"
+
+
+def _foreign(path: str) -> str:
+    """What somebody has put on a store since: opening the store would repair its first copy over that."""
+    try:
+        found = str(kvstore.plan_format(path, force=True)[0]["found"])
+    except BusyError as error:
+        if "mounted at" in str(error):
+            raise
+        return ""  # by kvstore, which looked at it; here it is only looked at, too
+    return "" if not found or found.startswith("kvstore store ") else found
 
 
 def _check_identity(one: Found) -> None:

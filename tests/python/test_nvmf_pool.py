@@ -21,7 +21,7 @@ from test_nvmf_host import NQN, SPEC, host_of
 
 import kvstore
 from kvstore import _core
-from kvstore.errors import ConfigError, ForeignDataError, OtherStoreError
+from kvstore.errors import BusyError, ConfigError, ForeignDataError, OtherStoreError
 from kvstore.nvmf.pool import HostPool, line_for_lmcache
 
 SIZES = {"region_bytes": 1 << 20}
@@ -129,6 +129,29 @@ def test_a_store_that_is_gone_is_refused_until_somebody_says_that_it_may(pool: H
     plan, _ = pool.make(NGUIDS, **SIZES)
     assert plan.is_blank
     assert not pool.make(**SIZES)[0].is_blank
+
+
+def test_what_somebody_put_over_a_store_is_neither_adopted_nor_repaired(pool: HostPool) -> None:
+    pool.make(**SIZES)
+    pool.record_path.unlink()
+    with (pool.dev / "nvme9n2").open("r+b") as file:
+        file.write(b"XFSB")
+    before = contents(pool)
+    with pytest.raises(ForeignDataError, match=rf"nvme9n2 holds xfs .*, over kvstore .*--force {NGUIDS[1]}"):
+        pool.make(**SIZES)
+    assert contents(pool) == before
+    assert pool.make(NGUIDS, **SIZES)[0].is_blank
+
+
+def test_a_file_system_that_is_mounted_over_a_store_is_no_pool(pool: HostPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool.make(**SIZES)
+
+    def mounted(path: str, **options: Any) -> list[dict[str, Any]]:
+        raise BusyError(f"{path} is in use: mounted at /mnt")
+
+    monkeypatch.setattr(kvstore, "plan_format", mounted)
+    with pytest.raises(BusyError, match="mounted at /mnt"):
+        pool.make(**SIZES)
 
 
 def test_half_a_pool_is_refused(pool: HostPool) -> None:
