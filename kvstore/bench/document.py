@@ -28,6 +28,7 @@ from typing import Any
 
 import kvstore
 from kvstore.bench.machine import machine
+from kvstore.bench.rows import BASELINE
 from kvstore.bench.run import JobResult
 from kvstore.bench.tally import SERIES_INTERVAL_S, Latencies, Side
 
@@ -77,7 +78,7 @@ def job(result: JobResult) -> dict[str, Any]:
             "rw": _FIO_RW[spec.rw],
             "bs": str(max(spec.block_sizes)),
             "iodepth": str(spec.iodepth),
-            "iodepth_batch_submit": str(spec.batch_blocks),
+            "iodepth_batch_submit": str(_call_blocks(result)),
             "numjobs": str(spec.numjobs),
             "size": str(spec.size),
             "ioengine": result.engine,
@@ -94,8 +95,8 @@ def job(result: JobResult) -> dict[str, Any]:
         "majf": 0,
         "minf": 0,
         "iodepth_level": _depths(spec.iodepth, (1, 2, 4, 8, 16, 32)),
-        "iodepth_submit": _depths(spec.batch_blocks, (0, 4, 8, 16, 32, 64)),
-        "iodepth_complete": _depths(spec.batch_blocks, (0, 4, 8, 16, 32, 64)),
+        "iodepth_submit": _depths(_call_blocks(result), (0, 4, 8, 16, 32, 64)),
+        "iodepth_complete": _depths(_call_blocks(result), (0, 4, 8, 16, 32, 64)),
         **_latency_shares([tally.read.latencies, tally.write.latencies]),
         "latency_depth": spec.iodepth,
         "latency_target": 0,
@@ -103,6 +104,11 @@ def job(result: JobResult) -> dict[str, Any]:
         "latency_window": 0,
         "kvbench": _own(result),
     }
+
+
+def _call_blocks(result: JobResult) -> int:
+    """Blocks that are begun together; fio begins one whenever one is done."""
+    return 1 if result.engine == BASELINE else result.spec.batch_blocks
 
 
 def _error(result: JobResult) -> int:

@@ -52,6 +52,7 @@ class Lane:
         self._free = deque(store.buffers[worker])
         self._calls: deque[_Call] = deque()
         self._engine_cpu = CpuTime(0.0, 0.0)
+        self._inside_until = 0.0
 
     def run(self, op: Op | None) -> None:
         """Call after call until the turn is over. The rate is for what is measured, not for filling (``op``)."""
@@ -135,7 +136,9 @@ class Lane:
         side = self.tally.write if call.op == "put" else self.tally.read
         misses = hits.count(False)
         side.batch(len(call.chosen) - misses, misses, self._last_bytes, seconds, call.begun_s, ended_s)
-        self.tally.thread_seconds += seconds
+        # Calls that overlap are one time inside, not two: of it the CPU time is told as a share.
+        self.tally.thread_seconds += ended - max(call.begun, self._inside_until)
+        self._inside_until = ended
         self.turn.moved(self._last_bytes)
         return hits
 

@@ -56,7 +56,7 @@ def _job(job: dict[str, Any]) -> Iterator[str]:
 def _calls(options: dict[str, str]) -> str:
     """How they are called, where that is not one call after the other."""
     batch = options["iodepth_batch_submit"]
-    return "" if batch == options["iodepth"] else f" in calls of {batch}"
+    return "" if batch in ("1", options["iodepth"]) else f" in calls of {batch}"
 
 
 def _side(side: dict[str, Any], label: str) -> Iterator[str]:

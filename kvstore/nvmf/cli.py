@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import math
 import shlex
 import sys
@@ -409,6 +410,8 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
     -------
     the exit status, see ``nvmf-setup --help``.
     """
+    # `nvmf-setup … >&-`: there is none, and a run must not end half-way for want of it.
+    sys.stdout = sys.stdout or open(os.devnull, "w")
     options = build_parser().parse_args(arguments)
     run = _Run(options, machine or Machine())
     status = EXIT_USAGE

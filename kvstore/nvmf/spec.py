@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstore.errors import ConfigError
+from kvstore.nvmf.yaml_file import read_yaml
 
 __all__ = ["Connection", "Host", "Namespace", "Port", "Spec", "Subsystem", "read_spec"]
 
@@ -117,19 +118,7 @@ def read_spec(path: str | Path) -> Spec:
     ------
     ConfigError : it cannot be read, is no YAML, or says something that cannot be; with the place in it and the mend.
     """
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise ConfigError("nvmf-setup reads YAML, and PyYAML is missing: pip install 'nvme-kvstore[nvmf]'") from error
-
-    try:
-        read = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text: {error.reason} at byte {error.start}") from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from error
+    read = read_yaml(Path(path))
     top = _Place(str(path), "", read)
     top.only("subsystems", "ports", "hosts", "connection")
     spec = Spec(
@@ -237,6 +226,8 @@ def _port(place: _Place) -> Port:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         raise place.child("address").error(f"is {address!r}: write an IP address, not a name") from None
+    if "%" in address:  # all of it would go into the kernel's line of options, commas too
+        raise place.child("address").error(f"is {address!r}: leave out the interface")
     if parsed.is_unspecified:
         raise place.child("address").error("is every address of the machine: name the one of the storage network")
     return Port(place.number("id", 1, 65535), transport, str(parsed), place.number("service", 1, 65535, 4420))

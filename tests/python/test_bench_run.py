@@ -85,6 +85,12 @@ def test_with_iodepth_batch_a_thread_keeps_several_calls_in_flight(
     assert (engine.most, engine.in_flight, {len(numbers) for _, numbers in engine.asked}) == (3, [], {4})
 
 
+def test_calls_that_overlap_are_one_time_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(OverlappingEngine(), monkeypatch)
+    job = one_job(tmp_path, "--rw=get", "--iodepth=12", "--iodepth_batch=4", "--io_size=8m")
+    assert job["job_runtime"] <= job["kvbench"]["seconds"] * 1000 + 1
+
+
 def test_what_is_in_flight_when_a_call_fails_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = OverlappingEngine(fail_at=9)
     use(engine, monkeypatch)

@@ -473,3 +473,9 @@ def test_a_run_that_is_interrupted_takes_back_what_it_did(fake: Fake) -> None:
     fake.configfs.write = interrupted  # type: ignore[method-assign]
     assert fake.run("target", "apply", "{file}") == 130
     assert fake.configfs.state() == FakeConfigfs().state()
+
+
+def test_a_run_without_a_standard_output_is_a_run(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)  # nvmf-setup … >&-
+    assert fake.run("target", "apply", "{file}") == 0
+    assert fake.run("target", "status", "{file}") == 0
