@@ -19,7 +19,7 @@ from kvstore.errors import KvStoreError
 from kvstore.nvmf.signals import deferred, shielded
 from kvstore.nvmf.tree import KernelWaits, Tree
 
-__all__ = ["Step", "StepFailed", "apply"]
+__all__ = ["RestoreStep", "Step", "StepFailed", "apply"]
 
 Action = Literal["mkdir", "rmdir", "write", "link", "unlink"]
 
@@ -60,6 +60,16 @@ class Step:
         if self.action == "link":
             return f"ln -s {shlex.quote(str(root / self.value))} {path}"
         return f"{'rm' if self.action == 'unlink' else self.action} {path}"
+
+
+@dataclass(frozen=True)
+class RestoreStep(Step):
+    """Writes what an attribute was, unless it is that: some attributes take no write of what they are."""
+
+    def do(self, tree: Tree) -> None:
+        """OSError: the kernel refuses it."""
+        if tree.read(self.path) != self.value:
+            super().do(tree)
 
 
 def apply(steps: Sequence[Step], tree: Tree, root: Path, mend: Callable[[Step, OSError], str]) -> None:

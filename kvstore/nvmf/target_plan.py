@@ -17,10 +17,16 @@ from collections.abc import Callable, Mapping
 from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.record import Record
 from kvstore.nvmf.spec import Host, Namespace, Port, Spec, Subsystem
-from kvstore.nvmf.steps import Step
+from kvstore.nvmf.steps import RestoreStep, Step
 from kvstore.nvmf.tree import NVMET, Tree
 
 __all__ = ["record_of", "removal_plan", "target_plan"]
+
+# The kernel takes a port's security only once it has a transport, and what is required of hosts only after that.
+_ORDER = ("addr_trtype", "addr_adrfam", "addr_traddr", "addr_trsvcid", "addr_tsas", "addr_treq")
+_SECRETS = ("dhchap_key", "dhchap_ctrl_key")
+_ANA_GROUP = "1"  # the one that every port has
+_UNSET = "(null)"  # so a path that is none is shown; "" cannot be written to configfs at all (EFAULT)
 
 ReadKey = Callable[[str], str]
 
@@ -215,7 +221,7 @@ class _Planner:
             path = f"ports/{name}"
             for nqn in self.tree.names(f"{path}/subsystems"):
                 self._unlink(f"{path}/subsystems/{nqn}", f"subsystems/{nqn}")
-            self._remove(path, ("addr_trtype", "addr_adrfam", "addr_traddr", "addr_trsvcid"))
+            self._remove(path)
         for nqn in sorted(gone.subsystems):
             path = f"subsystems/{nqn}"
             for port in self.tree.names("ports"):
@@ -225,10 +231,10 @@ class _Planner:
                 self._remove_namespace(f"{path}/namespaces/{nsid}")
             for host in self.tree.names(f"{path}/allowed_hosts"):
                 self._unlink(f"{path}/allowed_hosts/{host}", f"hosts/{host}")
-            self._remove(path, ("attr_allow_any_host", "attr_serial", "attr_model"))
+            self._remove(path)
         for nqn in sorted(gone.hosts):
             if not self._still_allowed(nqn):
-                self._remove(f"hosts/{nqn}", ("dhchap_key", "dhchap_ctrl_key"), is_secret=True)
+                self._remove(f"hosts/{nqn}")
 
     def _still_allowed(self, host: str) -> bool:
         """By a subsystem of somebody else."""
@@ -239,14 +245,31 @@ class _Planner:
         self._refuse_strange(path)
         if self._read(f"{path}/enable", "0") == "1":
             self._write(f"{path}/enable", "0", "1")
-        self._remove(path, ("device_path", "device_uuid", "device_nguid"))
+        self._remove(path)
 
-    def _remove(self, path: str, attributes: tuple[str, ...], *, is_secret: bool = False) -> None:
+    def _remove(self, path: str) -> None:
         if not self.tree.exists(path):
             return
-        values = {name: self._read(f"{path}/{name}", "") for name in attributes}
-        writes = (Step("write", f"{path}/{name}", text, is_secret=is_secret) for name, text in values.items() if text)
-        self.steps.append(Step("rmdir", path, undo=(Step("mkdir", path), *writes)))
+        for child in self.tree.names(f"{path}/referrals"):
+            self._refuse_strange(f"{path}/referrals/{child}")
+        for child in self.tree.names(f"{path}/ana_groups"):
+            if child != _ANA_GROUP:
+                self._refuse_strange(f"{path}/ana_groups/{child}")
+        self.steps.append(Step("rmdir", path, undo=self._made_again(path)))
+
+    def _made_again(self, path: str) -> tuple[Step, ...]:
+        """What makes it as it is, with what others have set, such as TLS of a port; without what leads to it."""
+        group = f"ana_groups/{_ANA_GROUP}"
+        names = [*self.tree.names(path), *(f"{group}/{name}" for name in self.tree.names(f"{path}/{group}"))]
+        steps: list[Step] = [Step("mkdir", path)]
+        for name in sorted(names, key=lambda name: (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)):
+            try:
+                value = self.tree.read(f"{path}/{name}")
+            except OSError:  # a directory, or an attribute that is only written
+                continue
+            if value not in ("", _UNSET) and name != "enable":  # the step that disabled it enables it
+                steps.append(RestoreStep("write", f"{path}/{name}", value, is_secret=name in _SECRETS))
+        return tuple(steps)
 
     # ---- single steps ----
 

@@ -17,12 +17,28 @@ from kvstore.nvmf.tree import Tree
 
 _PORT = ("addr_adrfam", "addr_traddr", "addr_trsvcid", "addr_trtype")
 _DEFAULTS = {
-    "subsystem": {"attr_allow_any_host": "0", "attr_serial": "0123456789abcdef", "attr_model": "Linux"},
-    "namespace": {"device_path": "(null)", "device_uuid": "", "device_nguid": "", "enable": "0"},
-    "port": dict.fromkeys(_PORT, ""),
-    "host": {"dhchap_key": "", "dhchap_ctrl_key": ""},
+    "subsystem": {
+        "attr_allow_any_host": "0",
+        "attr_cntlid_min": "1",
+        "attr_serial": "0123456789abcdef",
+        "attr_model": "Linux",
+    },
+    "namespace": {
+        "ana_grpid": "1",
+        "device_path": "(null)",
+        "device_uuid": "00000000-0000-0000-0000-000000000000",
+        "device_nguid": "00000000-0000-0000-0000-000000000000",
+        "enable": "0",
+    },
+    "port": dict.fromkeys(_PORT, "") | {"addr_tsas": "none", "addr_treq": "not specified"},
+    "host": {"dhchap_ctrl_key": "", "dhchap_hash": "hmac(sha256)", "dhchap_key": ""},
+    "ana_group": {"ana_state": "optimized"},
+    "referral": {},
 }
-_CHILDREN = {"subsystem": ("allowed_hosts", "namespaces"), "port": ("subsystems",)}
+_CHILDREN = {
+    "subsystem": ("allowed_hosts", "namespaces"),
+    "port": ("ana_groups", "ana_groups/1", "referrals", "subsystems"),
+}
 
 
 class FakeConfigfs(Tree):
@@ -58,11 +74,17 @@ class FakeConfigfs(Tree):
         self._change(path)
         if self.nodes.get(path) is None:
             self._refuse(errno.ENOENT, path)
+        if not value:
+            self._refuse(errno.EFAULT, path)
         parent, _, name = path.rpartition("/")
         if name.startswith("device_") and self.nodes[f"{parent}/enable"] == "1":
             self._refuse(errno.EBUSY, path)
         if name in _PORT and self.names(f"{parent}/subsystems"):
             self._refuse(errno.EACCES, path)  # "Disable port before changing attribute"
+        if name == "addr_tsas" and self.nodes[f"{parent}/addr_trtype"] != "tcp":
+            self._refuse(errno.EINVAL, path)
+        if name == "addr_treq" and value != "not specified" and self.nodes[f"{parent}/addr_tsas"] == "none":
+            self._refuse(errno.EINVAL, path)
         if name == "attr_allow_any_host" and value == "1" and self.names(f"{parent}/allowed_hosts"):
             self._refuse(errno.EINVAL, path)
         if name == "enable" and value == "1" and not Path(self.read(f"{parent}/device_path")).exists():
@@ -86,13 +108,15 @@ class FakeConfigfs(Tree):
             self.nodes[f"{path}/{name}"] = value
         for name in _CHILDREN.get(kind, ()):
             self.nodes[f"{path}/{name}"] = None
+        if kind == "port":
+            self.nodes[f"{path}/ana_groups/1/ana_state"] = "optimized"
 
     def rmdir(self, path: str) -> None:
         self._change(path)
         if self.nodes.get(path, "") is not None:
             self._refuse(errno.ENOENT, path)
-        for child in ("allowed_hosts", "namespaces", "subsystems"):
-            if self.names(f"{path}/{child}"):
+        for child in ("allowed_hosts", "ana_groups", "namespaces", "referrals", "subsystems"):
+            if set(self.names(f"{path}/{child}")) - ({"1"} if child == "ana_groups" else set()):
                 self._refuse(errno.ENOTEMPTY, path)
         if path in self.links.values():
             self._refuse(errno.EBUSY, path)

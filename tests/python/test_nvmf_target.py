@@ -152,6 +152,40 @@ def test_whichever_step_fails_all_is_as_it_was(spec: Spec, change: str) -> None:
         assert tree.state() == before, f"step {failing}: {steps[failing - 1].command(NVMET)}"
 
 
+@pytest.mark.parametrize("change", ["to nothing", "another subsystem", "a port less"])
+def test_what_was_set_by_hand_is_back_when_a_later_step_fails(spec: Spec, change: str) -> None:
+    def set_up_by_hand() -> FakeConfigfs:
+        tree = set_up(spec)
+        tree.nodes |= {
+            "ports/2/addr_tsas": "tls1.3",
+            "ports/2/addr_treq": "required",
+            "ports/2/ana_groups/1/ana_state": "inaccessible",
+            f"subsystems/{NQN}/attr_cntlid_min": "50",
+            f"hosts/{spec.hosts[0].nqn}/dhchap_hash": "hmac(sha512)",
+        }
+        return tree
+
+    def steps_on(tree: FakeConfigfs) -> list[Step]:
+        if change == "to nothing":
+            return removal_plan(tree, record_of(spec))
+        return plan(changes_of(spec)[change], tree, record_of(spec))
+
+    for failing in range(1, len(steps_on(set_up_by_hand())) + 1):
+        tree = set_up_by_hand()
+        before, tree.changes, tree.fail_at = tree.state(), 0, failing
+        with pytest.raises(StepFailed, match="All is as it was before"):
+            do(steps_on(tree), tree)
+        assert tree.state() == before
+
+
+@pytest.mark.parametrize("child", ["ports/1/referrals/x", "ports/1/ana_groups/2"])
+def test_a_port_with_parts_that_would_not_come_back_is_not_removed(spec: Spec, child: str) -> None:
+    tree = set_up(spec)
+    tree.mkdir(child)
+    with pytest.raises(ForeignDataError, match=f"somebody else put {child} into"):
+        removal_plan(tree, record_of(spec))
+
+
 def test_a_host_that_is_let_in_no_more_is_cut_off_and_the_others_come_back(spec: Spec) -> None:
     tree = set_up(spec)
     assert len(tree.live) == 2
