@@ -16,8 +16,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import math
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
