@@ -13,6 +13,7 @@ key, is cut off.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.record import Record
@@ -131,9 +132,34 @@ class _Planner:
                 continue
             if not is_new and not key:
                 raise ConfigError(f"host {host.name} has a key on this target and none in the file: remove it first")
-            self._write(f"{path}/{attribute}", key, None if is_new else before, is_secret=True)
+            if is_new or before:
+                self._write(f"{path}/{attribute}", key, before or None, is_secret=True)
+            else:
+                self._first_key(path, attribute, key)
             links = {nqn: f"subsystems/{nqn}/allowed_hosts/{host.nqn}" for nqn in self.ours.subsystems}
             self._cut |= {nqn for nqn, link in links.items() if self.tree.exists(link)}
+
+    def _first_key(self, path: str, attribute: str, key: str) -> None:
+        """The kernel has no way to take a key off: undoing makes the host again without it, and lets it in again."""
+        _, _, nqn = path.partition("/")
+        links = [f"subsystems/{one}/allowed_hosts/{nqn}" for one in self.tree.names("subsystems")]
+        links = [link for link in links if self.tree.exists(link) and link not in self._unlinked]
+        planned = {step.path: step.value for step in self.steps if step.action == "write"}
+        other = f"{path}/{next(name for name in _SECRETS if name != attribute)}"
+        again = [
+            replace(step, value=planned[other]) if step.path == other and other in planned else step
+            for step in self._made_again(path)
+            if step.path != f"{path}/{attribute}"
+        ]
+        if other in planned and other not in {step.path for step in again}:
+            again.append(Step("write", other, planned[other], is_secret=True))
+        undo = (
+            *(Step("unlink", link) for link in links),
+            Step("rmdir", path),
+            *again,
+            *(Step("link", link, path) for link in links),
+        )
+        self.steps.append(Step("write", f"{path}/{attribute}", key, undo, is_secret=True))
 
     def subsystem(self, subsystem: Subsystem, hosts: list[str]) -> None:
         """With its namespaces and those who may connect."""
@@ -274,9 +300,12 @@ class _Planner:
     # ---- single steps ----
 
     def _directory(self, path: str) -> bool:
-        """Whether it is to be made."""
+        """Whether it is to be made; also one whose making was ended midway: what it has not, no step could put back."""
         if self.tree.exists(path):
-            return False
+            asked = [f"{path}/{name}" for name in (*_ORDER[:4], "device_path") if self.tree.exists(f"{path}/{name}")]
+            if all(self.tree.read(name) not in ("", _UNSET) for name in asked):
+                return False
+            self._remove(path)
         self.steps.append(Step("mkdir", path, undo=(Step("rmdir", path),)))
         return True
 

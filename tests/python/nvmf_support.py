@@ -20,7 +20,7 @@ _DEFAULTS = {
     "subsystem": {
         "attr_allow_any_host": "0",
         "attr_cntlid_min": "1",
-        "attr_serial": "0123456789abcdef",
+        "attr_serial": "0123456789abcdef0123",
         "attr_model": "Linux",
     },
     "namespace": {

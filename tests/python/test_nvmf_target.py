@@ -99,6 +99,13 @@ def changes_of(spec: Spec) -> dict[str, Spec]:
         "a host less": replace(spec, hosts=spec.hosts[:1], subsystems=(replace(subsystem, hosts=("decode1",)),)),
         "a port less": replace(spec, ports=spec.ports[:1], subsystems=(replace(subsystem, ports=(1,)),)),
         "another key": replace(spec, hosts=(replace(spec.hosts[0], key_file="/keys/b"), spec.hosts[1])),
+        "first keys": replace(
+            spec,
+            hosts=(
+                replace(spec.hosts[0], key_file="/keys/b", controller_key_file="/keys/a"),
+                replace(spec.hosts[1], key_file="/keys/a", controller_key_file="/keys/b"),
+            ),
+        ),
         "another subsystem": replace(spec, subsystems=(replace(subsystem, nqn=NQN + "2", serial="pool2"),)),
     }
 
@@ -121,7 +128,7 @@ def test_only_identities_are_compared_whatever_their_dashes_and_case(spec: Spec,
         assert [step.path for step in steps if not step.path.endswith("/enable")] == ([changed] if changed else [])
 
 
-CHANGES = ["the same", "another address", "another drive", "a host less", "a port less", "another key",
+CHANGES = ["the same", "another address", "another drive", "a host less", "a port less", "another key", "first keys",
            "another subsystem"]  # fmt: skip
 
 
@@ -150,6 +157,26 @@ def test_whichever_step_fails_all_is_as_it_was(spec: Spec, change: str) -> None:
         with pytest.raises(StepFailed, match=r"Input/output error\. Mend it\. All is as it was before"):
             do(steps, tree)
         assert tree.state() == before, f"step {failing}: {steps[failing - 1].command(NVMET)}"
+
+
+def test_a_run_that_was_killed_midway_is_finished_or_undone_by_the_next(spec: Spec) -> None:
+    def killed(after: int) -> FakeConfigfs:
+        tree = FakeConfigfs()
+        for step in plan(spec, tree)[:after]:
+            step.do(tree)
+        return tree
+
+    for after in range(len(plan(spec, FakeConfigfs()))):
+        tree = killed(after)
+        do(plan(spec, tree, record_of(spec)), tree)
+        assert tree.state() == set_up(spec).state()
+        tree = killed(after)
+        before = tree.state()
+        steps = plan(spec, tree, record_of(spec))
+        tree.fail_at = tree.changes + len(steps)
+        with pytest.raises(StepFailed, match="All is as it was before"):
+            do(steps, tree)
+        assert tree.state() == before
 
 
 @pytest.mark.parametrize("change", ["to nothing", "another subsystem", "a port less"])
