@@ -156,7 +156,13 @@ def _target_remove(run: _Run) -> int:
     target, is_dry = run.target, run.options.dry_run
     done = [step.command(target.root) for step in (target.removal() if is_dry else target.remove())]
     said = done if is_dry else [f"{len(done)} steps done: what nvmf-setup made is gone"]
-    run.say(said if done else ["nothing to do"], changed=bool(done) and not is_dry, commands=done)
+    others = target.others()
+    if others and not done:
+        run.tell(
+            f"there: {', '.join(others)}; by {target.record_path} not made by nvmf-setup, so left alone. If it was, "
+            "then with another KVSTORE_STATE_DIR"
+        )
+    run.say(said if done else ["nothing to do"], changed=bool(done) and not is_dry, commands=done, others=others)
     return EXIT_OK
 
 

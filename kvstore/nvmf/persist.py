@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shlex
 import sys
 from collections.abc import Collection, Mapping
@@ -56,7 +57,7 @@ After=network-online.target{after}
 
 [Service]
 Type=oneshot
-RemainAfterExit=yes
+RemainAfterExit=yes{environment}
 ExecStart={program} {start}
 ExecStop={program} {stop}
 TimeoutStartSec=300
@@ -96,6 +97,7 @@ def target_files(spec: Spec, program: str) -> dict[str, str | None]:
     unit = _UNIT.format(
         spec=spec.path,
         description="kvstore: drives exported over NVMe-oF",
+        environment=_environment(),
         wants=" sys-kernel-config.mount",
         after=" sys-kernel-config.mount",
         program=program,
@@ -115,6 +117,7 @@ def host_files(spec: Spec, name: str, program: str) -> dict[str, str | None]:
     unit = _UNIT.format(
         spec=spec.path,
         description="kvstore: namespaces connected over NVMe-oF",
+        environment=_environment(),
         wants="",
         after="",
         program=program,
@@ -258,6 +261,17 @@ class Persistence:
 
     def _below(self, path: str) -> Path:
         return self.root / path.lstrip("/")
+
+
+def _environment() -> str:
+    """The records are where this run has them: with others nothing would be known to be ours."""
+    folder = os.environ.get("KVSTORE_STATE_DIR")
+    if not folder:
+        return ""
+    text = str(Path(folder).absolute())
+    for there, escaped in (("\\", "\\\\"), ('"', '\\"'), ("%", "%%")):  # systemd.syntax(7), systemd.unit(5)
+        text = text.replace(there, escaped)
+    return f'\nEnvironment="KVSTORE_STATE_DIR={text}"'
 
 
 def _digest(text: str) -> str:

@@ -8,7 +8,6 @@ are exported; what was made is in the record before it is made; a run that fails
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from kvstore.nvmf.modules import load_modules, missing_modules
 from kvstore.nvmf.record import Record, read_record, state_folder, write_record
 from kvstore.nvmf.spec import Namespace, Port, Spec
 from kvstore.nvmf.steps import Step, StepFailed, apply
+from kvstore.nvmf.target_errors import mend
 from kvstore.nvmf.target_plan import record_of, removal_plan, target_plan
 from kvstore.nvmf.tree import NVMET, Tree
 
@@ -31,16 +31,6 @@ __all__ = ["Target"]
 
 _ADDRESS_S = 60.0
 _MODULES = {"rdma": "nvmet-rdma", "tcp": "nvmet-tcp"}
-
-_MENDS = {
-    errno.EADDRNOTAVAIL: "No interface has that address: see ip address.",
-    errno.EADDRINUSE: "Something listens there already: see ss -lnt, or take another service number.",
-    errno.EACCES: "The port is in use: nvmf-setup target remove first, or take another id.",
-    errno.EBUSY: "It is in use: nvmf-setup target status.",
-    errno.ESTALE: "See ls -l /dev/disk/by-id, and run it again.",
-    errno.EPERM: "Run it as root.",
-    errno.EINVAL: "The kernel does not take that value.",
-}
 
 
 @dataclass
@@ -112,6 +102,10 @@ class Target:
     def removal(self) -> list[Step]:
         """Steps that remove what was made here, by this file or another one."""
         return removal_plan(self.tree, read_record(self.record_path))
+
+    def others(self) -> list[str]:
+        """The subsystems on this machine that the record does not tell of."""
+        return sorted(set(self.tree.names("subsystems")) - read_record(self.record_path).subsystems)
 
     def remove(self) -> list[Step]:
         """Do them."""
@@ -194,12 +188,4 @@ class Target:
         ]
 
     def _apply(self, steps: Sequence[Step]) -> None:
-        apply(steps, self.tree, self.root, _mend)
-
-
-def _mend(step: Step, error: OSError) -> str:
-    if step.path.endswith(("dhchap_key", "dhchap_ctrl_key")) and error.errno == errno.ENOENT:
-        return "This kernel knows no keys of hosts (CONFIG_NVME_TARGET_AUTH): take one that does, or leave the key out."
-    if step.path.endswith("/enable") and error.errno == errno.ENOENT:
-        return "The drive is not there: see ls -l /dev/disk/by-id."
-    return _MENDS.get(error.errno or 0, "See dmesg.")
+        apply(steps, self.tree, self.root, mend)

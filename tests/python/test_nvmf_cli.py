@@ -427,6 +427,16 @@ def test_a_name_that_leads_elsewhere_than_when_looked_at_is_not_exported(
     assert fake.configfs.state() == FakeConfigfs().state()
 
 
+def test_removing_tells_of_subsystems_that_it_leaves_alone(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.configfs.mkdir("subsystems/nqn.2020-01.org.other:x")
+    before = fake.configfs.state()
+    assert fake.run("target", "remove") == 0
+    said = capsys.readouterr()
+    assert said.out == "nothing to do\n"
+    assert "there: nqn.2020-01.org.other:x; by " in said.err
+    assert fake.configfs.state() == before
+
+
 def test_a_failed_run_leaves_no_record_of_what_it_took_back(fake: Fake) -> None:
     fake.configfs.fail_at = 9
     assert fake.run("target", "apply", "{file}") == 1

@@ -60,6 +60,16 @@ def test_a_targets_unit_applies_the_copy_of_the_file_after_the_network(spec: Spe
     assert made["Install"]["WantedBy"] == "multi-user.target"
 
 
+def test_a_unit_looks_for_its_records_where_this_run_does(spec: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KVSTORE_STATE_DIR", raising=False)
+    assert "Environment" not in unit(target_files(spec, "x")[UNITS + TARGET_UNIT])["Service"]
+    monkeypatch.setenv("KVSTORE_STATE_DIR", '/srv/100% "kv"')
+    for files, name in ((target_files(spec, "x"), TARGET_UNIT), (host_files(spec, "decode1", "x"), HOST_UNIT)):
+        made = unit(files[UNITS + name])["Service"]
+        assert made["Environment"] == r'"KVSTORE_STATE_DIR=/srv/100%% \"kv\""'
+        assert made["ExecStart"].startswith("x ")
+
+
 def test_a_hosts_unit_connects_as_that_host(spec: Spec) -> None:
     made = unit(host_files(spec, "decode2", "nvmf-setup")[UNITS + HOST_UNIT])
     assert made["Service"]["ExecStart"] == f"nvmf-setup host connect {SPEC_PATH} --host decode2"
