@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Record: what nvmf-setup made on this target, so that it changes and removes nothing else.
 
-Written before the first step: after a crash in the midst of them what was made is known to be ours. A name in it that
-does not exist costs nothing. configfs is empty after a boot, and what is in it then is somebody else's: so a record of
-another boot says nothing.
+Written before the first step, and after each directory that is made, with its identity: what bears a name of the record
+and is not that directory is somebody else's, who made it after a run that was killed, or after the kernel's
+module was loaded again. A run that is killed between making one and writing that down leaves one that is nobody's.
+configfs is empty after a boot, and what is in it then is somebody else's: so a record of another boot says nothing.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from kvstore.errors import BusyError, ConfigError
+from kvstore.nvmf.tree import Tree
 
 __all__ = [
     "Record",
@@ -33,6 +35,7 @@ __all__ = [
     "write_text",
 ]
 
+_KINDS = ("subsystems", "ports", "hosts")
 _LOCK_S = 120.0
 _LOCK_STEP_S = 0.1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -40,12 +43,16 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass
 class Record:
-    """Names below ``subsystems``, ``ports`` and ``hosts``; and paths of what is inside them: namespaces and links."""
+    """Names below ``subsystems``, ``ports`` and ``hosts``; paths of what is inside them: namespaces and links.
+
+    ``made``: paths of those names that were made, with their identities; the others are yet to be.
+    """
 
     subsystems: set[str] = field(default_factory=set)
     ports: set[str] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)
+    made: dict[str, str] = field(default_factory=dict)
 
     def plus(self, other: Record) -> Record:
         """What is in either."""
@@ -54,7 +61,25 @@ class Record:
             self.ports | other.ports,
             self.hosts | other.hosts,
             self.inside | other.inside,
+            self.made | other.made,
         )
+
+    def proved(self, tree: Tree) -> Record:
+        """Without names that somebody else's directories bear."""
+
+        def kept(kind: str, names: set[str]) -> set[str]:
+            return {name for name in names if self._is_ours(f"{kind}/{name}", tree)}
+
+        subsystems, ports, hosts = (kept(kind, getattr(self, kind)) for kind in _KINDS)
+        return replace(self, subsystems=subsystems, ports=ports, hosts=hosts)
+
+    def identified(self, tree: Tree) -> Record:
+        """With the identities of the directories that bear its names now, which are known to be ours."""
+        paths = [f"{kind}/{name}" for kind in _KINDS for name in sorted(getattr(self, kind))]
+        return replace(self, made={path: tree.identity(path) for path in paths if tree.exists(path)})
+
+    def _is_ours(self, path: str, tree: Tree) -> bool:
+        return not tree.exists(path) or self.made.get(path) == tree.identity(path)
 
 
 def state_folder() -> Path:
@@ -74,14 +99,17 @@ def read_record(path: Path) -> Record:
     if not read or read.get("boot") != _boot():
         return Record()
     try:
-        return Record(*(set(map(str, read[name])) for name in ("subsystems", "ports", "hosts", "inside")))
-    except (KeyError, TypeError) as error:
+        subsystems, ports, hosts, inside = (set(map(str, read[name])) for name in (*_KINDS, "inside"))
+        made = {str(path): str(identity) for path, identity in read["made"].items()}
+        return Record(subsystems, ports, hosts, inside, made)
+    except (AttributeError, KeyError, TypeError) as error:
         raise _broken(path, what, error) from error
 
 
 def write_record(path: Path, record: Record) -> None:
     """In one step, on the disk when it returns. OSError: it cannot be written."""
-    write_json(path, {"boot": _boot()} | {name: sorted(names) for name, names in asdict(record).items()})
+    names = {kind: sorted(getattr(record, kind)) for kind in (*_KINDS, "inside")}
+    write_json(path, {"boot": _boot(), **names, "made": record.made})
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

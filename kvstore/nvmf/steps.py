@@ -19,7 +19,7 @@ from kvstore.errors import KvStoreError
 from kvstore.nvmf.signals import deferred, shielded
 from kvstore.nvmf.tree import KernelWaits, Tree
 
-__all__ = ["RestoreStep", "Step", "StepFailed", "apply"]
+__all__ = ["NotedStep", "RestoreStep", "Step", "StepFailed", "apply"]
 
 Action = Literal["mkdir", "rmdir", "write", "link", "unlink"]
 
@@ -70,6 +70,23 @@ class RestoreStep(Step):
         """OSError: the kernel refuses it."""
         if tree.read(self.path) != self.value:
             super().do(tree)
+
+
+@dataclass(frozen=True)
+class NotedStep(Step):
+    """One after which something is to be noted."""
+
+    note: Callable[[], None] = lambda: None
+
+    def do(self, tree: Tree) -> None:
+        """OSError: the kernel refuses it, or it cannot be noted; it is not done then."""
+        super().do(tree)
+        try:
+            self.note()
+        except OSError:
+            for back in self.undo:
+                back.do(tree)
+            raise
 
 
 def apply(steps: Sequence[Step], tree: Tree, root: Path, mend: Callable[[Step, OSError], str]) -> None:

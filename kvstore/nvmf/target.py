@@ -22,7 +22,7 @@ from kvstore.nvmf.keys import read_key
 from kvstore.nvmf.modules import load_modules, missing_modules
 from kvstore.nvmf.record import Record, read_record, state_folder, write_record
 from kvstore.nvmf.spec import Namespace, Port, Spec
-from kvstore.nvmf.steps import Step, StepFailed, apply
+from kvstore.nvmf.steps import NotedStep, Step, StepFailed, apply
 from kvstore.nvmf.target_errors import mend
 from kvstore.nvmf.target_plan import record_of, removal_plan, target_plan
 from kvstore.nvmf.tree import NVMET, Tree
@@ -61,7 +61,7 @@ class Target:
             if not self._is_exported(path, namespace.device):
                 check_drive(namespace, forced)
         refuse_doubles([namespace.device for namespace, _ in self._namespaces()])
-        ours = read_record(self.record_path)
+        ours = self._ours()
         refuse_exported([namespace for namespace, _ in self._namespaces()], self.tree, ours.subsystems)
         return target_plan(self.spec, self.tree, ours, read_key)
 
@@ -86,31 +86,27 @@ class Target:
             self.wait(port.address, _ADDRESS_S)
         # Waiting may have taken a minute, in which a drive is mounted, or unplugged.
         steps = self.plan(forced)
-        before = read_record(self.record_path)
+        before = self._ours()
+        during = before.plus(record_of(self.spec))
         with ExitStack() as held:
-            steps = self._holding(steps, held)
-            write_record(self.record_path, before.plus(record_of(self.spec)))
-            try:
-                self._apply(steps)
-            except StepFailed as failed:
-                if not failed.left:
-                    write_record(self.record_path, before)
-                raise
-            write_record(self.record_path, record_of(self.spec))
+            write_record(self.record_path, during)
+            self._apply_noting(self._holding([self._noted(step, during) for step in steps], held), before, during)
+        write_record(self.record_path, record_of(self.spec).identified(self.tree))
         return steps
 
     def removal(self) -> list[Step]:
         """Steps that remove what was made here, by this file or another one."""
-        return removal_plan(self.tree, read_record(self.record_path))
+        return removal_plan(self.tree, self._ours())
 
     def others(self) -> list[str]:
         """The subsystems on this machine that the record does not tell of."""
-        return sorted(set(self.tree.names("subsystems")) - read_record(self.record_path).subsystems)
+        return sorted(set(self.tree.names("subsystems")) - self._ours().subsystems)
 
     def remove(self) -> list[Step]:
         """Do them."""
-        steps = self.removal()
-        self._apply(steps)
+        ours = self._ours()
+        steps = removal_plan(self.tree, ours)
+        self._apply_noting(steps, ours, ours)
         if read_record(self.record_path) != Record():
             write_record(self.record_path, Record())
         return steps
@@ -155,7 +151,7 @@ class Target:
     def _rest(self) -> list[tuple[str, str, bool]]:
         """What has no line of its own: identities, serial numbers, keys, and whose it is."""
         try:
-            steps = target_plan(self.spec, self.tree, read_record(self.record_path), read_key)
+            steps = target_plan(self.spec, self.tree, self._ours(), read_key)
         except ForeignDataError as error:
             return [("made by nvmf-setup", f"no: {error}", False)]
         return [(step.path, "not as the file says: nvmf-setup plan", False) for step in steps]
@@ -187,5 +183,25 @@ class Target:
             for step in steps
         ]
 
-    def _apply(self, steps: Sequence[Step]) -> None:
-        apply(steps, self.tree, self.root, mend)
+    def _ours(self) -> Record:
+        return read_record(self.record_path).proved(self.tree)
+
+    def _noted(self, step: Step, record: Record) -> Step:
+        """One that makes a directory of the record tells the record."""
+        if step.action != "mkdir" or step.path.count("/") != 1:
+            return step
+
+        def note() -> None:
+            record.made[step.path] = self.tree.identity(step.path)
+            write_record(self.record_path, record)
+
+        return NotedStep(step.action, step.path, step.value, step.undo, note=note)
+
+    def _apply_noting(self, steps: Sequence[Step], before: Record, during: Record) -> None:
+        """Where it is undone what was removed is there again, as another directory."""
+        try:
+            apply(steps, self.tree, self.root, mend)
+        except BaseException as failed:
+            is_undone = not (isinstance(failed, StepFailed) and failed.left)
+            write_record(self.record_path, (before if is_undone else during).identified(self.tree))
+            raise

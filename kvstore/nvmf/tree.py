@@ -33,6 +33,10 @@ class Tree(ABC):
         """Whether there is a directory, attribute or link."""
 
     @abstractmethod
+    def identity(self, path: str) -> str:
+        """Of a directory, as long as it is there: one that is made again under its name has another."""
+
+    @abstractmethod
     def read(self, path: str) -> str:
         """An attribute, without the newline that the kernel adds."""
 
@@ -71,6 +75,10 @@ class DirectoryTree(Tree):
 
     def exists(self, path: str) -> bool:
         return os.path.lexists(self.root / path)
+
+    def identity(self, path: str) -> str:
+        # configfs keeps a directory's inode in memory until rmdir.
+        return str((self.root / path).lstat().st_ino)
 
     def read(self, path: str) -> str:
         return (self.root / path).read_text().rstrip("\n")

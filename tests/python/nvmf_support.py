@@ -46,6 +46,7 @@ class FakeConfigfs(Tree):
 
     def __init__(self) -> None:
         self.nodes: dict[str, str | None] = {"subsystems": None, "ports": None, "hosts": None}  # None: a directory
+        self.identities: dict[str, int] = {}
         self.links: dict[str, str] = {}
         self.live: set[tuple[str, str]] = set()  # subsystems, and hosts that are connected to them
         self.fail_at = 0
@@ -63,6 +64,9 @@ class FakeConfigfs(Tree):
 
     def exists(self, path: str) -> bool:
         return path in self.nodes or path in self.links or not path
+
+    def identity(self, path: str) -> str:
+        return str(self.identities[path])
 
     def read(self, path: str) -> str:
         value = self.nodes.get(path)
@@ -104,6 +108,7 @@ class FakeConfigfs(Tree):
             self._refuse(errno.ENOENT, path)
         kind = parent.rpartition("/")[2].removesuffix("s")
         self.nodes[path] = None
+        self.identities[path] = self.changes
         for name, value in _DEFAULTS[kind].items():
             self.nodes[f"{path}/{name}"] = value
         for name in _CHILDREN.get(kind, ()):

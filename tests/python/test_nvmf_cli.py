@@ -441,7 +441,54 @@ def test_a_failed_run_leaves_no_record_of_what_it_took_back(fake: Fake) -> None:
     fake.configfs.fail_at = 9
     assert fake.run("target", "apply", "{file}") == 1
     record = json.loads((fake.folder / "state/target.json").read_text())
-    assert not any(record[name] for name in ("subsystems", "ports", "hosts", "inside"))
+    assert not any(record[name] for name in ("subsystems", "ports", "hosts", "inside", "made"))
+
+
+@pytest.mark.parametrize("killed_after", ["the record", "all"])
+def test_what_bears_a_name_of_the_record_and_was_not_made_here_stays(
+    fake: Fake, capsys: pytest.CaptureFixture[str], killed_after: str
+) -> None:
+    assert fake.run("target", "apply", "{file}") == 0
+    if killed_after == "the record":
+        record = fake.folder / "state/target.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"made": {}}))
+    fake.configfs.nodes, fake.configfs.links = FakeConfigfs().state()  # as after modprobe -r nvmet
+    fake.configfs.mkdir("ports/1")
+    before = fake.configfs.state()
+    assert fake.run("target", "remove") == 0
+    assert fake.run("target", "apply", "{file}") == 1
+    assert "1 is there already in ports, and nvmf-setup did not make it" in capsys.readouterr().err
+    assert fake.configfs.state() == before
+
+
+def test_what_a_killed_run_made_is_ours(fake: Fake) -> None:
+    tree, record = fake.configfs, fake.folder / "state/target.json"
+    write: Callable[[str, str], None] = tree.write
+    midway: list[Any] = []
+
+    def watched(path: str, value: str) -> None:
+        if path == "ports/1/addr_traddr":
+            midway.extend([*tree.state(), record.read_bytes()])
+        write(path, value)
+
+    tree.write = watched  # type: ignore[method-assign]
+    assert fake.run("target", "apply", "{file}") == 0
+    tree.nodes, tree.links, left = midway
+    record.write_bytes(left)
+    assert fake.run("target", "remove") == 0
+    assert tree.state() == FakeConfigfs().state()
+
+
+@pytest.mark.parametrize("words", [("target", "apply", "{file}"), ("target", "remove")], ids=" ".join)
+def test_what_undoing_made_again_is_still_ours(fake: Fake, words: tuple[str, ...]) -> None:
+    assert fake.run("target", "apply", "{file}") == 0
+    fake.file.write_text(fake.file.read_text().replace("ports: [1]", "ports: [2]").replace("{id: 1,", "{id: 2,"))
+    fake.configfs.fail_at = fake.configfs.changes + 8
+    assert fake.run(*words) == 1
+    record = json.loads((fake.folder / "state/target.json").read_text())
+    assert record["made"]["ports/1"] == fake.configfs.identity("ports/1")
+    assert fake.run("target", "remove") == 0
+    assert fake.configfs.state() == FakeConfigfs().state()
 
 
 def test_a_host_that_is_interrupted_or_ended_takes_back_what_it_did(fake: Fake) -> None:
