@@ -16,7 +16,7 @@ from kvstore.errors import BusyError, ConfigError, ForeignDataError, KvStoreErro
 from kvstore.nvmf.spec import Namespace
 from kvstore.nvmf.tree import Tree
 
-__all__ = ["check_drive", "lasting_name", "refuse_doubles", "refuse_exported"]
+__all__ = ["check_drive", "drive_identity", "lasting_name", "refuse_doubles", "refuse_exported"]
 
 _DEV = Path("/dev")
 _SYS = Path("/sys")
@@ -120,6 +120,18 @@ def _drives_of(controller: Path, sys: Path) -> set[str]:
     """Of a controller's folder: its namespaces, whose paths with multipath are called nvme0c1n2, for nvme0n2."""
     names = {_PATH.sub("n", path.name) for path in controller.glob("nvme*n*")}
     return set().union(*(_with_partitions((sys / "class/block" / name).resolve()) for name in names))
+
+
+def drive_identity(path: str, sys: Path = _SYS) -> str:
+    """Of what a name leads to, with its size, within one boot; empty: to nothing."""
+    try:
+        status = Path(path).stat()
+        if not stat.S_ISBLK(status.st_mode):
+            return f"{status.st_dev}:{status.st_ino}"
+        number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+        return f"{number} of {(sys / 'dev/block' / number / 'size').read_text().strip()} sectors"
+    except OSError:
+        return ""
 
 
 def lasting_name(path: str, dev: Path = _DEV) -> str:

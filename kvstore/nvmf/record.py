@@ -45,7 +45,8 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 class Record:
     """Names below ``subsystems``, ``ports`` and ``hosts``; paths of what is inside them: namespaces and links.
 
-    ``made``: paths of those names that were made, with their identities; the others are yet to be.
+    ``made``: paths of those names that were made, with their identities; the others are yet to be. ``drives``: paths of
+    namespaces, with what drive each exported (:func:`kvstore.nvmf.drives.drive_identity`).
     """
 
     subsystems: set[str] = field(default_factory=set)
@@ -53,6 +54,7 @@ class Record:
     hosts: set[str] = field(default_factory=set)
     inside: set[str] = field(default_factory=set)
     made: dict[str, str] = field(default_factory=dict)
+    drives: dict[str, str] = field(default_factory=dict)
 
     def plus(self, other: Record) -> Record:
         """What is in either."""
@@ -62,6 +64,7 @@ class Record:
             self.hosts | other.hosts,
             self.inside | other.inside,
             self.made | other.made,
+            self.drives | other.drives,
         )
 
     def proved(self, tree: Tree) -> Record:
@@ -100,8 +103,8 @@ def read_record(path: Path) -> Record:
         return Record()
     try:
         subsystems, ports, hosts, inside = (set(map(str, read[name])) for name in (*_KINDS, "inside"))
-        made = {str(path): str(identity) for path, identity in read["made"].items()}
-        return Record(subsystems, ports, hosts, inside, made)
+        made, drives = ({str(path): str(one) for path, one in read[name].items()} for name in ("made", "drives"))
+        return Record(subsystems, ports, hosts, inside, made, drives)
     except (AttributeError, KeyError, TypeError) as error:
         raise _broken(path, what, error) from error
 
@@ -109,7 +112,7 @@ def read_record(path: Path) -> Record:
 def write_record(path: Path, record: Record) -> None:
     """In one step, on the disk when it returns. OSError: it cannot be written."""
     names = {kind: sorted(getattr(record, kind)) for kind in (*_KINDS, "inside")}
-    write_json(path, {"boot": _boot(), **names, "made": record.made})
+    write_json(path, {"boot": _boot(), **names, "made": record.made, "drives": record.drives})
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvstore.errors import ConfigError, ForeignDataError
 from kvstore.nvmf.address import await_address
-from kvstore.nvmf.drives import check_drive, refuse_doubles, refuse_exported
+from kvstore.nvmf.drives import check_drive, drive_identity, refuse_doubles, refuse_exported
 from kvstore.nvmf.held import ExportStep, HeldDrive
 from kvstore.nvmf.kernel_tree import KernelTree
 from kvstore.nvmf.keys import read_key
@@ -91,7 +91,16 @@ class Target:
         with ExitStack() as held:
             write_record(self.record_path, during)
             self._apply_noting(self._holding([self._noted(step, during) for step in steps], held), before, during)
-        write_record(self.record_path, record_of(self.spec).identified(self.tree))
+            # Those that were exported before may not be by now what their names lead to.
+            exported = {step.path for step in steps if step.value == "1"}
+            drives = {
+                path: drive_identity(namespace.device)
+                if f"{path}/enable" in exported or path not in before.drives
+                else before.drives[path]
+                for namespace, path in self._namespaces()
+            }
+        made = record_of(self.spec).identified(self.tree)
+        write_record(self.record_path, replace(made, drives=drives))
         return steps
 
     def removal(self) -> list[Step]:
@@ -131,8 +140,7 @@ class Target:
                 state += ", and everybody else"
             found.append((subsystem.nqn, state, allowed == wanted and not is_open))
         for namespace, path in self._namespaces():
-            is_on = self._is_exported(path, namespace.device)
-            found.append((f"namespace {namespace.nsid}: {namespace.device}", "exported" if is_on else "absent", is_on))
+            found.append((f"namespace {namespace.nsid}: {namespace.device}", *self._namespace_status(path, namespace)))
         if all(good for _, _, good in found):
             found += self._rest()
         return found
@@ -147,6 +155,16 @@ class Target:
             return name, f"listens at {there[0]} {there[1]}:{there[2]}", False
         wanted = {one.nqn for one in self.spec.subsystems if port.id in one.ports}
         return name, f"listens for {len(listening)} of {len(wanted)} subsystems", set(listening) == wanted
+
+    def _namespace_status(self, path: str, namespace: Namespace) -> tuple[str, bool]:
+        """The kernel goes on exporting a drive that was pulled: by its own words all is well."""
+        if not self._is_exported(path, namespace.device):
+            return "absent", False
+        here = drive_identity(namespace.device)
+        if here and here == self._ours().drives.get(path, here):
+            return "exported", True
+        why = "its name leads to another one now" if here else "its drive is gone"
+        return f"exported, but {why}: nvmf-setup target remove, then apply", False
 
     def _rest(self) -> list[tuple[str, str, bool]]:
         """What has no line of its own: identities, serial numbers, keys, and whose it is."""

@@ -271,6 +271,21 @@ def test_status_notices_what_somebody_changed(
     assert "DHHC" not in said
 
 
+def test_status_notices_a_drive_that_was_pulled_or_exchanged(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fake.run("target", "apply", "{file}") == 0
+    (fake.folder / "drive1").rename(fake.folder / "pulled")
+    assert fake.run("target", "status", "{file}") == 1
+    assert "exported, but its drive is gone" in capsys.readouterr().out
+    (fake.folder / "drive1").open("wb").truncate(BYTES)
+    fake.file.write_text(fake.file.read_text().replace("serial: pool0", "serial: pool1"))
+    for _ in range(2):  # applying what else has changed does not make it the drive that is exported
+        assert fake.run("target", "status", "{file}") == 1
+        assert "exported, but its name leads to another one now" in capsys.readouterr().out
+        assert fake.run("target", "apply", "{file}") == 0
+    assert fake.run("target", "remove") == fake.run("target", "apply", "{file}") == 0
+    assert fake.run("target", "status", "{file}") == 0
+
+
 def test_a_failure_is_one_sentence_on_standard_error(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     fake.configfs.fail_at = 7
     assert fake.run("target", "apply", "{file}", "--json") == 1
@@ -441,7 +456,7 @@ def test_a_failed_run_leaves_no_record_of_what_it_took_back(fake: Fake) -> None:
     fake.configfs.fail_at = 9
     assert fake.run("target", "apply", "{file}") == 1
     record = json.loads((fake.folder / "state/target.json").read_text())
-    assert not any(record[name] for name in ("subsystems", "ports", "hosts", "inside", "made"))
+    assert not any(record[name] for name in ("subsystems", "ports", "hosts", "inside", "made", "drives"))
 
 
 @pytest.mark.parametrize("killed_after", ["the record", "all"])

@@ -17,7 +17,7 @@ from nvmf_support import FakeConfigfs
 
 import kvstore
 from kvstore.errors import BusyError, ConfigError, ForeignDataError
-from kvstore.nvmf.drives import check_drive, lasting_name, refuse_exported
+from kvstore.nvmf.drives import check_drive, drive_identity, lasting_name, refuse_exported
 from kvstore.nvmf.spec import Namespace
 
 BYTES = 48 << 20
@@ -130,6 +130,16 @@ def sys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     real = os.stat
     monkeypatch.setattr("kvstore.nvmf.drives.os.stat", lambda path, **more: modes.get(str(path)) or real(path, **more))
     return sys
+
+
+def test_a_drive_that_the_kernel_gave_up_is_not_what_it_was(sys: Path) -> None:
+    size = sys / "devices/nvme0/nvme0n1/size"
+    told = []
+    for sectors in (2000, 0):
+        size.write_text(f"{sectors}\n")
+        told.append(drive_identity("/dev/nvme0n1", sys))
+    size.unlink()
+    assert [*told, drive_identity("/dev/nvme0n1", sys)] == ["2:0 of 2000 sectors", "2:0 of 0 sectors", ""]
 
 
 @pytest.mark.parametrize(
