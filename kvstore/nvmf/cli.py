@@ -154,7 +154,7 @@ def _target_apply(run: _Run) -> int:
 
 def _target_remove(run: _Run) -> int:
     target, is_dry = run.target, run.options.dry_run
-    done = [step.command(target.root) for step in (target.removal() if is_dry else target.remove())]
+    done = [step.command(target.root) for step in (target.removal() if is_dry else target.remove(run.options.force))]
     said = done if is_dry else [f"{len(done)} steps done: what nvmf-setup made is gone"]
     others = target.others()
     if others and not done:
@@ -320,9 +320,15 @@ def build_parser() -> argparse.ArgumentParser:
 
     target = _group(verbs, "target", "this machine as the target")
     _force(
-        _verb(target, "apply", _target_apply, "make it what the file says"), "DEVICE", "export it though it holds data"
+        _verb(target, "apply", _target_apply, "make it what the file says"),
+        "DEVICE",
+        "export it though it holds data; or NQN: exchange its drives though hosts are connected",
     )
-    _verb(target, "remove", _target_remove, "remove what nvmf-setup made, and nothing else", needs_file=False)
+    _force(
+        _verb(target, "remove", _target_remove, "remove what nvmf-setup made, and nothing else", needs_file=False),
+        "NQN",
+        "of a subsystem, though hosts are connected",
+    )
     _verb(target, "status", _target_status, "whether it is as the file says")
 
     host = _group(verbs, "host", "this machine as a host")

@@ -13,8 +13,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kvstore.errors import ConfigError, ForeignDataError
+from kvstore.errors import BusyError, ConfigError, ForeignDataError
 from kvstore.nvmf.address import await_address
+from kvstore.nvmf.connected import connected_hosts
 from kvstore.nvmf.drives import check_drive, drive_identity, refuse_doubles, refuse_exported
 from kvstore.nvmf.held import ExportStep, HeldDrive
 from kvstore.nvmf.kernel_tree import KernelTree
@@ -44,6 +45,7 @@ class Target:
     load: Callable[[Collection[str]], None] = load_modules
     missing: Callable[[Collection[str]], list[str]] = missing_modules
     wait: Callable[[str, float], None] = await_address
+    connected: Callable[[str], list[str] | None] = connected_hosts
 
     def plan(self, forced: Collection[str] = ()) -> list[Step]:
         """Steps that are to be done, none when all is as the file says. Changes nothing.
@@ -75,17 +77,21 @@ class Target:
         Raises
         ------
         StepFailed : the kernel refused one; all is as it was.
+        BusyError : hosts are connected to a subsystem whose drive is exchanged, and which is not forced.
         KvStoreError : as :meth:`plan`, and an address that does not come.
         """
         self.load(self._modules())
         if not self.tree.exists(""):
             raise ConfigError(f"{self.root} is not there: mount -t configfs configfs /sys/kernel/config")
-        if not self.plan(forced):
+        steps = self.plan(forced)
+        if not steps:
             return []
+        self._refuse_connected(steps, forced)
         for port in self.spec.ports:
             self.wait(port.address, _ADDRESS_S)
         # Waiting may have taken a minute, in which a drive is mounted, or unplugged.
         steps = self.plan(forced)
+        self._refuse_connected(steps, forced)
         before = self._ours()
         during = before.plus(record_of(self.spec))
         with ExitStack() as held:
@@ -111,10 +117,16 @@ class Target:
         """The subsystems on this machine that the record does not tell of."""
         return sorted(set(self.tree.names("subsystems")) - self._ours().subsystems)
 
-    def remove(self) -> list[Step]:
-        """Do them."""
+    def remove(self, forced: Collection[str] = ()) -> list[Step]:
+        """Do them.
+
+        Raises
+        ------
+        BusyError : hosts are connected to a subsystem that is not forced.
+        """
         ours = self._ours()
         steps = removal_plan(self.tree, ours)
+        self._refuse_connected(steps, forced)
         self._apply_noting(steps, ours, ours)
         if read_record(self.record_path) != Record():
             write_record(self.record_path, Record())
@@ -200,6 +212,16 @@ class Target:
             else step
             for step in steps
         ]
+
+    def _refuse_connected(self, steps: Sequence[Step], forced: Collection[str]) -> None:
+        """A namespace that is disabled goes from under whoever has a pool on it. Not known is none: most kernels."""
+        cut = {step.path.split("/")[1] for step in steps if step.path.endswith("/enable") and step.value == "0"}
+        for nqn in sorted(cut - set(forced)):
+            if hosts := self.connected(nqn):
+                raise BusyError(
+                    f"{nqn} has hosts connected, and this takes drives away under them: {', '.join(hosts)}. "
+                    f"nvmf-setup host disconnect there, or --force {nqn}"
+                )
 
     def _ours(self) -> Record:
         return read_record(self.record_path).proved(self.tree)

@@ -23,6 +23,7 @@ from nvmf_host_support import FakeHostKernel
 from nvmf_support import FakeConfigfs
 
 from kvstore.nvmf.cli import Machine, main
+from kvstore.nvmf.connected import connected_hosts
 from kvstore.nvmf.fabrics import ConnectRefused
 from kvstore.nvmf.host import LocalHost
 from kvstore.nvmf.persist import Persistence
@@ -72,6 +73,7 @@ class Fake:
         key.chmod(0o600)
         self.missing: list[str] = []  # modules
         self.configfs = FakeConfigfs()
+        self.connected: list[str] | None = None
         self.kernel = FakeHostKernel(folder / "sys", read_spec(self.file))
 
     @property
@@ -87,7 +89,8 @@ class Fake:
 
         def target(spec: Spec) -> Target:
             record = self.folder / "state/target.json"
-            return Target(spec, self.configfs, record_path=record, wait=self.wait, **outside)
+            connected = {"connected": lambda nqn: self.connected, "wait": self.wait}
+            return Target(spec, self.configfs, record_path=record, **connected, **outside)
 
         def host(spec: Spec, name: str) -> LocalHost:
             time = {"now_s": lambda: float(next(ticks)), "sleep": lambda seconds: None, "cpus": lambda: 8}
@@ -450,6 +453,33 @@ def test_removing_tells_of_subsystems_that_it_leaves_alone(fake: Fake, capsys: p
     assert said.out == "nothing to do\n"
     assert "there: nqn.2020-01.org.other:x; by " in said.err
     assert fake.configfs.state() == before
+
+
+def test_no_drive_is_taken_away_under_a_connected_host(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    nqn = "nqn.2026-11.com.example:pool"
+    assert fake.run("target", "apply", "{file}") == 0
+    (fake.folder / "drive3").open("wb").truncate(BYTES)
+    fake.file.write_text(fake.file.read_text().replace("drive2", "drive3"))
+    fake.connected = ["nqn.2026-11.com.example:decode1"]
+    before = fake.configfs.state()
+    for words in (("target", "apply", "{file}"), ("target", "remove")):
+        assert fake.run(*words) == 1
+        assert f"{nqn} has hosts connected, and this takes drives away under them" in capsys.readouterr().err
+        assert fake.configfs.state() == before
+    for words in (("target", "apply", "{file}"), ("target", "remove")):
+        assert fake.run(*words, "--force", nqn) == 0
+    assert fake.configfs.state() == FakeConfigfs().state()
+
+
+def test_connected_hosts_are_those_of_the_kernels_debugfs(tmp_path: Path) -> None:
+    assert connected_hosts("nqn:pool", tmp_path) is None
+    (tmp_path / "nqn:pool/ns1").mkdir(parents=True)
+    assert connected_hosts("nqn:pool", tmp_path) == []
+    for number, host in enumerate(("nqn:b", "nqn:a", "nqn:b")):
+        (tmp_path / f"nqn:pool/ctrl{number}").mkdir()
+        (tmp_path / f"nqn:pool/ctrl{number}/hostnqn").write_text(f"{host}\n")
+    (tmp_path / "nqn:pool/ctrl9").mkdir()  # just going
+    assert connected_hosts("nqn:pool", tmp_path) == ["nqn:a", "nqn:b"]
 
 
 def test_a_failed_run_leaves_no_record_of_what_it_took_back(fake: Fake) -> None:
