@@ -18,6 +18,7 @@ from nvmf_support import FakeConfigfs
 import kvstore
 from kvstore.errors import BusyError, ConfigError, ForeignDataError
 from kvstore.nvmf.drives import check_drive, drive_identity, lasting_name, refuse_exported
+from kvstore.nvmf.held import HeldDrive
 from kvstore.nvmf.spec import Namespace
 
 BYTES = 48 << 20
@@ -59,6 +60,20 @@ def test_what_was_made_on_a_drive_of_a_former_pool_is_not_exported(drive: Path, 
     with pytest.raises(ForeignDataError, match=r"hosts would overwrite it\. If that may go: --force"):
         check_drive(namespace(drive), ())
     check_drive(namespace(drive), (str(drive),))
+
+
+def test_a_held_drive_cannot_be_taken_and_is_free_afterwards(loop_device: str) -> None:
+    def take() -> None:
+        os.close(os.open(loop_device, os.O_RDONLY | os.O_EXCL))
+
+    with HeldDrive(loop_device) as held:
+        held.check_name()
+        os.close(os.open(loop_device, os.O_RDWR))  # without a holder, as nvmet opens it
+        with pytest.raises(OSError, match="busy"):
+            take()
+        with pytest.raises(BusyError, match="was free and is not any more"):
+            HeldDrive(loop_device)
+    take()
 
 
 def test_a_name_of_this_boot_is_refused_where_the_drive_has_one_that_stays(
