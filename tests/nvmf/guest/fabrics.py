@@ -187,6 +187,14 @@ def prepare() -> None:
     do("target", "apply", str(write_file(FILE)))
 
 
+def clear() -> None:
+    """No connection and no target, whatever earlier tests have left."""
+    if FILE.exists():
+        for transport in TRANSPORTS:
+            disconnect(transport)
+        do("target", "remove")
+
+
 # ---- hosts ----
 
 

@@ -21,6 +21,7 @@ def from_nothing_to_a_target() -> None:
     fabrics.network(fabrics.ADDRESS)
     for transport in fabrics.TRANSPORTS:
         fabrics.mapped(f"under-{transport}", f"UNDER-{transport.upper()}")
+    fabrics.clear()
     fabrics.write_file(FILE)
     run("modprobe", "nvmet")
     planned = do("plan", str(FILE))
@@ -40,6 +41,7 @@ def from_nothing_to_a_target() -> None:
 def connects(transport: str) -> list[str]:
     """The options as the kernel has them; a second run changes nothing."""
     fabrics.prepare()
+    fabrics.disconnect(transport)
     name = fabrics.host_name(transport)
     words = [str(FILE), "--host", name]
     assert do("host", "connect", *words)["changed"]
