@@ -105,19 +105,22 @@ class SqliteFile:
         _inherited.update(inode for inode in self._identity[:1] if inode is not None)
 
     def _discard(self) -> None:
-        # Where something of it is left, of the file or beside it, the file goes, too, whichever it is. Within a process
-        # SQLite shares what is open of one inode, so that a connection opened anew would get the lost -shm of the
-        # others, and be alone with it; and a file that was put in the place of ours, beside our -shm, makes it
-        # truncate what others have mapped, who die of that.
+        # Where something of it is left, of the file or beside it, all of that goes, and the file, too, whichever it is.
+        # Within a process SQLite shares what is open of one inode, so that a connection opened anew would get the lost
+        # -shm of the others, and be alone with it. And whoever opens a file that was put in the place of ours, beside
+        # our -shm, truncates what others have mapped, who die of that, once our closing has dropped our locks there.
         if self._identity:
             with self._folder_locked():
-                if any(own and own == now for own, now in zip(self._identity, self._inodes(), strict=True)):
-                    Path(self.path).unlink(missing_ok=True)
+                ours = [own and own == now for own, now in zip(self._identity, self._inodes(), strict=True)]
+                for end, is_ours in zip(("", *_BESIDE), ours, strict=True):
+                    if is_ours or (any(ours) and not end):
+                        Path(self.path + end).unlink(missing_ok=True)
         self._identity = []  # if the next one does not open either
         self._connection.close()  # leaves the names alone, since the file has no more its own
 
     def _connect(self) -> sqlite3.Connection:
-        with _making:
+        # In the folder's lock, so that nobody has just found a -shm by its name while another gives it up.
+        with _making, self._folder_locked():
             if self._inode(self.path) is None:
                 self._make()
             # Before it is opened: if it is replaced in between, that is noticed later, and not never.
@@ -130,25 +133,22 @@ class SqliteFile:
             connection = sqlite3.connect(
                 self.path, timeout=self._timeout_s, isolation_level=None, check_same_thread=False
             )
-        try:
-            self._begin_wal(connection)
-            self._set(connection, "synchronous", _FULL)
-            connection.executescript(self._schema)
-        except BaseException:
-            connection.close()
-            raise
-        self._identity = [inode, *(self._inode(self.path + end) for end in _BESIDE)]
+            try:
+                self._begin_wal(connection)
+                self._set(connection, "synchronous", _FULL)
+                connection.executescript(self._schema)
+            except BaseException:
+                connection.close()
+                raise
+            self._identity = [inode, *(self._inode(self.path + end) for end in _BESIDE)]
         self.opened += 1
         return connection
 
     def _make(self) -> None:
-        """An empty file, unless another process made it meanwhile."""
-        with self._folder_locked():
-            if self._inode(self.path) is not None:
-                return
-            for end in _BESIDE:  # a log of another file, which those that had that one open may yet write
-                Path(self.path + end).unlink(missing_ok=True)
-            os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        """An empty file, in the folder's lock."""
+        for end in _BESIDE:  # a log of another file, which those that had that one open may yet write
+            Path(self.path + end).unlink(missing_ok=True)
+        os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
     @contextlib.contextmanager
     def _folder_locked(self) -> Iterator[None]:

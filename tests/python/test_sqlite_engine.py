@@ -28,6 +28,7 @@ import kvstore
 from kvstore.cluster import Compare, Put, open_engine
 from kvstore.cluster.bell import Bell, ring
 from kvstore.cluster.sqlite import SqliteEngine
+from kvstore.cluster.sqlite_file import SqliteFile
 from kvstore.errors import EngineError, LeaseEnded, StaleError
 
 # What every child starts with: sys.argv[1] is the path of the file.
@@ -280,6 +281,24 @@ os._exit(0)
     assert [finish(child) for child in children] == [(0, "")] * 3
     put(engine, "after")
     assert "after" in keys(SqliteEngine(path))
+
+
+def test_who_gives_a_file_up_leaves_nothing_of_it_beside_the_next_one(path, engine, python, monkeypatch):
+    """A copy put in its place just then would be opened with the others' -shm, and truncate it under them."""
+    child = python(PRELUDE + "engine.txn([], [Put('a', b'')]); ready(); sys.stdin.readline()", path)
+    await_ready(child)
+    keys(engine)
+    connect, beside = SqliteFile._connect, []
+
+    def connect_after_a_copy_came(file):
+        beside.extend(Path(path + end).exists() for end in ("-wal", "-shm"))
+        return connect(file)
+
+    monkeypatch.setattr(SqliteFile, "_connect", connect_after_a_copy_came)
+    Path(path).unlink()
+    assert keys(engine) == []
+    assert beside == [False, False]
+    assert finish(child) == (0, "")
 
 
 def test_a_log_that_a_lost_file_left_is_none_of_the_next_file(path, python):
