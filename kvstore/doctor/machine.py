@@ -8,7 +8,6 @@ Both are parameters, so that every check is tested on trees and answers that the
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import os
 import shutil
 import stat
@@ -20,19 +19,12 @@ from typing import Any
 
 import kvstore
 from kvstore import _core
+from kvstore._releases import installed_version
 from kvstore.errors import KvStoreError
 
-__all__ = ["Machine", "Target", "find_target", "loader_cache", "package_version"]
+__all__ = ["Machine", "Target", "find_target", "loader_cache"]
 
 _LDCONFIG_TIMEOUT_S = 10
-
-
-def package_version(name: str) -> str | None:
-    """Version of an installed distribution, without importing it; None when it is not there."""
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def loader_cache() -> str:
@@ -84,7 +76,7 @@ class Machine:
     python_path : folders that Python imports from.
     uring_problem : why io_uring cannot be used, or ``""``; sets up a ring for real.
     loader_cache : see :func:`loader_cache`.
-    package_version : see :func:`package_version`.
+    package_version : see :func:`kvstore._releases.installed_version`.
     read_directly : reads a page of a path with O_DIRECT; OSError.
     what_is_there : ``""`` or what a device holds; opens it as its only owner and writes nothing; KvStoreError.
     superblock : what the superblock of a device says, also of one in use; empty where there is none.
@@ -95,7 +87,7 @@ class Machine:
     python_path: Sequence[str] = dataclasses.field(default_factory=lambda: list(sys.path))
     uring_problem: Callable[[], str] = _core.uring_problem
     loader_cache: Callable[[], str] = loader_cache
-    package_version: Callable[[str], str | None] = package_version
+    package_version: Callable[[str], str | None] = installed_version
     read_directly: Callable[[str], None] = _read_directly
     what_is_there: Callable[[str], str] = _what_is_there
     superblock: Callable[[str], dict[str, Any]] = _superblock

@@ -8,17 +8,12 @@ that is not part of an abstract interface goes through a function of this file.
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 from typing import Any
+
+from kvstore import _releases
 
 TESTED_VERSION = (0, 5, 6)
 BELOW_VERSION = (0, 6)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in match.group().split(".")) if match else (0,)
 
 
 def version_complaint(version: str | None) -> str | None:
@@ -35,7 +30,7 @@ def version_complaint(version: str | None) -> str | None:
     tested = ".".join(map(str, TESTED_VERSION))
     if version is None:
         return f"kvstore.lmcache needs LMCache, which is not installed here: pip install lmcache=={tested}"
-    if not TESTED_VERSION <= _numbers(version) < BELOW_VERSION:
+    if not TESTED_VERSION <= _releases.release_numbers(version) < BELOW_VERSION:
         return (
             f"kvstore.lmcache does not support LMCache {version}, whose storage interfaces change between minor "
             f"versions: pip install lmcache=={tested}"
@@ -45,10 +40,7 @@ def version_complaint(version: str | None) -> str | None:
 
 def installed_version() -> str | None:
     """Return the version of the installed LMCache, or None."""
-    try:
-        return importlib.metadata.version("lmcache")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return _releases.installed_version("lmcache")
 
 
 def require_supported_version() -> str:

@@ -8,11 +8,11 @@ SGLang promises no stability of these, so the version is checked once, and every
 
 from __future__ import annotations
 
-import importlib.metadata
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
+
+from kvstore import _releases
 
 TESTED_VERSION = (0, 5, 23)
 BELOW_VERSION = (0, 6)
@@ -38,11 +38,6 @@ _SHAPE = ("layer_num", "start_layer", "end_layer", "head_num", "head_dim", "v_he
 _AMBIGUOUS_DTYPES = frozenset({"uint8", "int8"})
 
 
-def _numbers(version: str) -> tuple[int, ...]:
-    match = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in match.group().split(".")) if match else (0,)
-
-
 def version_complaint(version: str | None) -> str | None:
     """Say in one sentence why this version of SGLang cannot be used.
 
@@ -57,7 +52,7 @@ def version_complaint(version: str | None) -> str | None:
     tested = ".".join(map(str, TESTED_VERSION))
     if version is None:
         return f"kvstore.sglang needs SGLang, which is not installed here: pip install sglang=={tested}"
-    if not TESTED_VERSION <= _numbers(version) < BELOW_VERSION:
+    if not TESTED_VERSION <= _releases.release_numbers(version) < BELOW_VERSION:
         return (
             f"kvstore.sglang does not support SGLang {version}, whose storage interface changes between releases: "
             f"pip install sglang=={tested}"
@@ -67,10 +62,7 @@ def version_complaint(version: str | None) -> str | None:
 
 def installed_version() -> str | None:
     """Return the version of the installed SGLang, or None."""
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return _releases.installed_version("sglang")
 
 
 def require_supported_version() -> str:

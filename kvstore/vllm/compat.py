@@ -8,12 +8,13 @@ was not looked at is refused with one sentence, instead of failing in the middle
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 import logging
 import re
 from collections.abc import Iterator
 from typing import Any
+
+from kvstore import _releases
 
 # How far each supported release was tried: "run" end to end, or "signatures only" compared with its base classes.
 SUPPORTED_VERSIONS = {"0.32": "run", "0.33": "signatures only"}
@@ -46,12 +47,7 @@ def version_complaint(version: str | None) -> str | None:
 
 def installed_version() -> str | None:
     """Return the version of the installed vLLM, or None."""
-    for name in _DISTRIBUTIONS:
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+    return _releases.installed_version(*_DISTRIBUTIONS)
 
 
 def require_supported_version() -> str:
