@@ -34,6 +34,7 @@ Paths: TypeAlias = Union[str, "os.PathLike[str]", Sequence[Union[str, "os.PathLi
 Size: TypeAlias = str | SupportsIndex
 DeviceKind: TypeAlias = Literal["auto", "uring", "threads"]
 Verify: TypeAlias = Literal["always", "first_read", "off"]
+ReclaimOrder: TypeAlias = Literal["lru", "fifo"]
 Mode: TypeAlias = Literal["owner", "shared"]
 
 _log = logging.getLogger("kvstore")
@@ -533,6 +534,7 @@ def open(
     quarantine_s: float | None = None,
     heartbeat_s: float | None = None,
     failures_max: int | None = None,
+    reclaim_order: ReclaimOrder | None = None,
     free_regions_target: int | None = None,
     lease_s: float | None = None,
     orphan_quarantine_s: float | None = None,
@@ -569,6 +571,8 @@ def open(
     quarantine_s : on fabrics, of a region with a write of unknown outcome (60 s).
     heartbeat_s : how often the owner re-reads its claim (1 s).
     failures_max : failed writes until the pool is read-only (8).
+    reclaim_order : which region goes first: ``"lru"`` (default), none of whose blocks was used for longest; ``"fifo"``,
+        that was written longest ago, whatever was read since. One without a live block goes before all others.
     free_regions_target : regions per device that background reclaim keeps free (2).
     lease_s : shared mode: writing stops at half of this without word from the engine (10 s; 1 to 3,600).
     orphan_quarantine_s : shared mode: when the regions of an opener that is out of sight, and not certainly gone, may
@@ -613,6 +617,7 @@ def open(
         "quarantine_s": quarantine_s,
         "heartbeat_s": heartbeat_s,
         "failures_max": failures_max,
+        "reclaim_order": reclaim_order,
         "free_regions_target": free_regions_target,
         "mode": mode,
         "engine": _check_mode(mode, engine, read_only),

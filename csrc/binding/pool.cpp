@@ -41,6 +41,21 @@ const char* verify_word(store::Verify verify) {
   return "always";
 }
 
+store::ReclaimOrder parse_reclaim_order(nb::handle value) {
+  const std::string word = parse_text(value, {"reclaim_order"});
+  if (word == "lru") return store::ReclaimOrder::kLeastRecentlyUsed;
+  if (word == "fifo") return store::ReclaimOrder::kFirstFilled;
+  raise_invalid("reclaim_order is '" + word + "', allowed are 'lru' and 'fifo'");
+}
+
+const char* reclaim_order_word(store::ReclaimOrder order) {
+  switch (order) {
+    case store::ReclaimOrder::kLeastRecentlyUsed: return "lru";
+    case store::ReclaimOrder::kFirstFilled: return "fifo";
+  }
+  return "lru";
+}
+
 // The kernel refuses: no such feature, or the memory lock limit. The memory is used all the same, unregistered.
 bool only_unregistered(const Status& status) {
   return status.code() == Code::kUnsupported || status.io_errno() == ENOMEM;
@@ -92,6 +107,8 @@ bool set_option(store::StoreOptions& options, const std::string& name, nb::handl
     options.failures_max = parse_u32(value, n);
   } else if (name == "free_regions_target") {
     options.free_regions_target = parse_u32(value, n);
+  } else if (name == "reclaim_order") {
+    options.reclaim_order = parse_reclaim_order(value);
   } else if (name == "becomes_shared") {
     options.becomes_shared = nb::cast<bool>(value);
   } else if (name == "deleted_before") {
@@ -127,6 +144,7 @@ nb::dict default_options() {
   dict["index_blocks_max"] = options.index_blocks_max;
   dict["jobs_max"] = options.jobs_max;
   dict["pins_max"] = options.pins_max;
+  dict["reclaim_order"] = reclaim_order_word(options.reclaim_order);
   dict["free_regions_target"] = options.free_regions_target;
   return dict;
 }

@@ -85,7 +85,7 @@ void Catalog::begin_reads(std::span<Item> items, Verify verify) {
         continue;
       }
       fill_grant_locked(item, *entry, verify);
-      regions_[entry->region].last_use_tick = tick();
+      used_locked(entry->region);
     }
   }
   if (any_missed && missed) missed();
@@ -216,7 +216,7 @@ void Catalog::lookup(std::span<const Key> keys, bool pin, std::span<int64_t> pay
       any_missed = any_missed || entry == nullptr;
     }
     for (size_t i = keys.size(); i-- > 0;) {
-      if (payload_bytes[i] >= 0) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
+      if (payload_bytes[i] >= 0) used_locked(index_.find(keys[i].fingerprint)->region);
     }
   }
   if (any_missed && missed) missed();
@@ -232,7 +232,7 @@ uint64_t Catalog::match_prefix(std::span<const Key> keys, bool pin) {
       const IndexEntry* entry = find_readable_locked(keys[length].fingerprint);
       if (entry == nullptr || (pin && !pin_key_locked(keys[length].fingerprint, *entry))) break;
     }
-    for (uint64_t i = length; i-- > 0;) regions_[index_.find(keys[i].fingerprint)->region].last_use_tick = tick();
+    for (uint64_t i = length; i-- > 0;) used_locked(index_.find(keys[i].fingerprint)->region);
   }
   if (length < keys.size() && missed) missed();
   return length;
@@ -257,7 +257,7 @@ void Catalog::unpin(std::span<const Key> keys) {
 void Catalog::touch(std::span<const Key> keys) {
   std::lock_guard lock(mutex_);
   for (size_t i = keys.size(); i-- > 0;) {
-    if (IndexEntry* entry = find_readable_locked(keys[i].fingerprint)) regions_[entry->region].last_use_tick = tick();
+    if (IndexEntry* entry = find_readable_locked(keys[i].fingerprint)) used_locked(entry->region);
   }
 }
 
@@ -302,7 +302,7 @@ void Catalog::begin_puts(std::span<Item> items) {
         add(counters_.puts_present);
         result.bytes = entry->payload_bytes;
         Region& region = regions_[entry->region];
-        region.last_use_tick = tick();
+        used_locked(entry->region);
         // A durable put of a key that is there waits for that entry's descriptor.
         if (item.durable && (entry->flags & kEntryUncommitted) != 0 && region.open) {
           region.open->pending.waiters.push_back({JobRef(item.job), item.number, result});

@@ -261,6 +261,10 @@ class Catalog {
   using Completions = std::vector<std::pair<DurableWaiter, std::string>>;
 
   uint64_t tick() { return ++tick_; }
+  // A block of the region was of use. What is written there counts in every order, and sets the tick itself.
+  void used_locked(uint32_t number) {
+    if (options_.reclaim_order == ReclaimOrder::kLeastRecentlyUsed) regions_[number].last_use_tick = tick();
+  }
   void take_broken_locked();
   void fill_grant_locked(Item& item, const IndexEntry& entry, Verify verify);
   IndexEntry* find_readable_locked(const Fingerprint& fingerprint);

@@ -298,6 +298,7 @@ bool Catalog::mark_deleted(uint32_t number, Generation generation, const format:
 
 void Catalog::touch_regions(std::span<const uint8_t> hits) {
   std::lock_guard lock(mutex_);
+  if (options_.reclaim_order != ReclaimOrder::kLeastRecentlyUsed) return;
   const uint64_t now = tick();
   for (uint32_t number = 0; number < std::min<size_t>(regions_.size(), hits.size() * 8); ++number) {
     if ((hits[number / 8] >> (number % 8) & 1) == 0) continue;

@@ -89,7 +89,7 @@ struct Region {
   uint32_t descriptor_count = 0;    // when sealed
   uint32_t dictionary_count = 0;    // when sealed
   bool unsealed_on_device = false;  // found open by a read-only opener: the last descriptors are in the tail pair
-  uint64_t last_use_tick = 0;
+  uint64_t last_use_tick = 0;       // or of the last write: StoreOptions::reclaim_order
   // Shared mode (docs/sharing.md).
   Writer writer = Writer::kNobody;
   uint64_t told_tick = 0;             // last_use_tick as the others' hits set it: not to be told back to them

@@ -49,6 +49,13 @@ struct SharedOptions {
   bool on() const { return engine != nullptr; }
 };
 
+// Which region is given up first (I7). What is open, pinned or quarantined never is; one without a live block goes
+// before all others.
+enum class ReclaimOrder : uint8_t {
+  kLeastRecentlyUsed,  // that was read, matched, touched or written longest ago
+  kFirstFilled,        // that was written longest ago: uses do not count, a drive is overwritten in the order of writes
+};
+
 struct StoreOptions {
   std::string device_kind = "auto";  // "auto" | "uring" | "threads"
   bool read_only = false;            // claims nothing, writes nothing, may look at a store in use
@@ -67,9 +74,10 @@ struct StoreOptions {
   uint64_t quarantine_ns = 60'000'000'000;   // fabrics: of a region with a write of unknown outcome (I7)
   uint64_t heartbeat_ns = 1'000'000'000;     // the owner re-reads its claim
   uint32_t failures_max = 8;                 // failed writes until read-only (I6)
-  uint32_t free_regions_target = 2;          // background reclaim keeps this many ready, per device
-  format::Uuid host{};                       // zero: from /etc/machine-id
-  bool threaded = true;                      // false: callers drive the engine in wait(), for simulation
+  ReclaimOrder reclaim_order = ReclaimOrder::kLeastRecentlyUsed;
+  uint32_t free_regions_target = 2;  // background reclaim keeps this many ready, per device
+  format::Uuid host{};               // zero: from /etc/machine-id
+  bool threaded = true;              // false: callers drive the engine in wait(), for simulation
   SharedOptions shared = {};
   std::optional<bool> becomes_shared = {};  // owner mode: the mode that the pool is in when this opening is closed
   // Owner mode: what openers deleted while the pool was shared, which nobody wrote into bitmaps then. It is written

@@ -131,6 +131,7 @@ def _run_store(
         options.blocks_per_region,
         payload_bytes=options.payload_bytes,
         admission=admission,
+        reclaim_order=replay.POLICIES[options.policy].reclaim_order,
     )
     return {
         "prefix_hit": done.result.prefix_hit,

@@ -17,19 +17,21 @@ import pytest
 from replay_support import conversations, public_trace
 
 from kvstore import Space
-from kvstore.replay import Admission, Request, Trace, capacity_blocks, make_policy, run_on_store, simulate
+from kvstore.replay import POLICIES, Admission, Request, Trace, capacity_blocks, make_policy, run_on_store, simulate
 
 BLOCKS_PER_REGION = 8
 
 
+@pytest.mark.parametrize("policy", ["store", "store-fifo"])
 @pytest.mark.parametrize(("percent", "admission"), [(10, Admission.ALL), (30, Admission.FULL_BLOCKS)])
-def test_the_store_hits_as_its_simulation(pool_file: Path, percent: int, admission: Admission) -> None:
+def test_the_store_hits_as_its_simulation(pool_file: Path, percent: int, admission: Admission, policy: str) -> None:
     trace = conversations(seed=5, requests=1500)
     capacity = capacity_blocks(trace, f"{percent}%")
     simulated = simulate(
-        trace, make_policy("store", capacity, trace=trace, blocks_per_region=BLOCKS_PER_REGION), admission
+        trace, make_policy(policy, capacity, trace=trace, blocks_per_region=BLOCKS_PER_REGION), admission
     )
-    run = run_on_store(trace, pool_file, capacity, BLOCKS_PER_REGION, admission=admission)
+    order = POLICIES[policy].reclaim_order
+    run = run_on_store(trace, pool_file, capacity, BLOCKS_PER_REGION, admission=admission, reclaim_order=order)
     assert run.result.lookups > 10_000
     assert run.stats["regions_reclaimed"] > 100
     assert run.result.prefix_hit == pytest.approx(simulated.prefix_hit, abs=0.005)

@@ -12,7 +12,7 @@ from kvstore.replay.policies.optimal import Optimal
 from kvstore.replay.policies.queues import Clock, Fifo, Lru
 from kvstore.replay.policies.regions import RegionFifo, RegionLru, RegionSecondChance
 from kvstore.replay.policies.s3fifo import S3Fifo
-from kvstore.replay.policies.store import StoreDefault
+from kvstore.replay.policies.store import StoreDefault, StoreFifo
 from kvstore.replay.trace import Trace
 
 __all__ = ["BLOCKS_PER_REGION", "POLICIES", "BlockPolicy", "Policy", "make_policy"]
@@ -32,6 +32,7 @@ _CLASSES: tuple[type[Policy], ...] = (
     RegionSecondChance,
     RegionClean,
     StoreDefault,
+    StoreFifo,
 )
 #: The policies by name.
 POLICIES: dict[str, type[Policy]] = {one.name: one for one in _CLASSES}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from kvstore.replay.trace import Request, Trace
 
@@ -28,6 +28,8 @@ class Policy(ABC):
     about: ClassVar[str]
     #: Whether it reuses whole regions; the others evict single blocks, which a drive pays for by copying inside.
     by_region: ClassVar[bool] = False
+    #: The store's own order of reclaim that does the same, or comes closest: a run against the store uses it.
+    reclaim_order: ClassVar[Literal["lru", "fifo"]] = "lru"
 
     def __init__(self, capacity_blocks: int, trace: Trace, blocks_per_region: int) -> None:
         self.capacity_blocks = capacity_blocks

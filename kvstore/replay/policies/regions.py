@@ -24,6 +24,7 @@ class RegionFifo(Policy):
     name = "region-fifo"
     about = "by region: the one filled first goes first"
     by_region = True
+    reclaim_order = "fifo"
 
     def __init__(self, capacity_blocks: int, trace: Trace, blocks_per_region: int) -> None:
         super().__init__(capacity_blocks, trace, blocks_per_region)
@@ -83,6 +84,7 @@ class RegionLru(RegionFifo):
 
     name = "region-lru"
     about = "by region: the one used longest ago goes first, tails of chains touched first"
+    reclaim_order = "lru"
 
     def touch(self, block: int) -> None:
         self._regions.move_to_end(self._region_of[block])

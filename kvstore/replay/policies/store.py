@@ -13,7 +13,7 @@ from __future__ import annotations
 from kvstore.replay.policies.regions import RegionLru
 from kvstore.replay.trace import Request, Trace
 
-__all__ = ["StoreDefault"]
+__all__ = ["StoreDefault", "StoreFifo"]
 
 FREE_REGIONS_TARGET = 2
 _REGIONS_PER_FREE_ONE = 8
@@ -51,3 +51,14 @@ class StoreDefault(RegionLru):
         self._regions[self._open] = []
         while len(self._regions) > self._regions_kept:
             self.reclaim(self.victim())
+
+
+class StoreFifo(StoreDefault):
+    """The store opened with ``reclaim_order="fifo"``."""
+
+    name = "store-fifo"
+    about = 'this store with reclaim_order="fifo": the region written longest ago goes first'
+    reclaim_order = "fifo"
+
+    def touch(self, block: int) -> None:
+        """Uses do not count."""

@@ -250,6 +250,22 @@ TEST_F(Regions, OfAManyRegionPoolARegionFoundAsVictimAndReadSinceIsSpared) {
   EXPECT_FALSE(sim().is_live(names[oldest + 1]));
 }
 
+TEST_F(Regions, UsesDecideWhatGoesFirstOrAreIgnoredAsTheOrderOfReclaimSays) {
+  for (const auto order : {ReclaimOrder::kLeastRecentlyUsed, ReclaimOrder::kFirstFilled}) {
+    make(12, kMiB, 16 * kKiB, {.reclaim_order = order});
+    int count = 0;
+    while (sim().number("regions_reclaimed") < 1) put(key(std::to_string(count++)), 700'000);
+    int oldest = 0;
+    while (!sim().is_live(key(std::to_string(oldest)))) ++oldest;
+    const Name used = key(std::to_string(oldest));
+    EXPECT_EQ(sim().get(used).status, ItemStatus::kHit);
+    EXPECT_EQ(sim().put(used, 700'000).status, ItemStatus::kPresent);
+    for (int i = 0; i < 3; ++i) put(key("new " + std::to_string(i)), 700'000);
+    EXPECT_EQ(sim().is_live(used), order == ReclaimOrder::kLeastRecentlyUsed);
+    EXPECT_FALSE(sim().is_live(key(std::to_string(oldest + 1))));
+  }
+}
+
 // ---- what the numbers say --------------------------------------------------------------------------------------
 
 TEST_F(Regions, LiveAndOccupiedBytesAreTold) {
