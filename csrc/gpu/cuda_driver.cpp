@@ -1,0 +1,87 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+
+#include "gpu/cuda_driver.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <mutex>
+
+namespace kvstore::gpu {
+
+namespace {
+
+const char* mend_of(cu::Code code) {
+  switch (code) {
+    case 2: return "; free some of it, or raise the limit (ulimit -l for pinned memory)";
+    case 3:
+    case 803: return "; the driver's library and its kernel module differ: restart after an upgrade";
+    case cu::kNoDevice: return "; is a GPU there, and visible to this process (CUDA_VISIBLE_DEVICES, --gpus all)?";
+    case cu::kInvalidHandle: return "; does the stream belong to the GPU of the memory, and is it still there?";
+    case 700:
+    case 719: return "; a kernel of this process crashed: CUDA can only be used again in a new process";
+    case cu::kNotSupported: return "; this driver or GPU cannot do that";
+    case 900:
+    case 906: return "; the stream is being captured into a graph: submit outside of the capture";
+    default: return "";
+  }
+}
+
+}  // namespace
+
+Status CudaDriver::check(cu::Code code, const char* call, const std::string& what) const {
+  if (code == cu::kSuccess) return {};
+  const char* name = nullptr;
+  const char* text = nullptr;
+  if (error_name == nullptr || error_name(code, &name) != cu::kSuccess || name == nullptr) name = "an unknown error";
+  if (error_text == nullptr || error_text(code, &text) != cu::kSuccess || text == nullptr) text = "no text";
+  return Status(code == cu::kNotSupported ? kvstore::Code::kUnsupported : kvstore::Code::kInvalid,
+                format_text("%s: %s gave %s (%d), %s%s", what.c_str(), call, name, code, text, mend_of(code)));
+}
+
+Result<CudaDriver> CudaDriver::load(const std::string& library) {
+  // Never closed: the driver starts threads and keeps state that an unload would pull away beneath it.
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    const char* const why = dlerror();
+    return Status(kvstore::Code::kUnsupported,
+                  format_text("no CUDA driver: %s; install the NVIDIA driver's libraries (libcuda1), or start the "
+                              "container with --gpus all",
+                              why == nullptr ? library.c_str() : why));
+  }
+  CudaDriver driver;
+  driver.library_ = library;
+  std::string missing;
+#define KVS_CUDA_FIND(name, symbol, parameters) \
+  driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(handle, #symbol));
+#define KVS_CUDA_FIND_NEEDED(name, symbol, parameters) \
+  KVS_CUDA_FIND(name, symbol, parameters)              \
+  if (driver.name == nullptr && missing.empty()) missing = #symbol;
+  KVS_CUDA_FUNCTIONS(KVS_CUDA_FIND_NEEDED, KVS_CUDA_FIND)
+#undef KVS_CUDA_FIND_NEEDED
+#undef KVS_CUDA_FIND
+  if (!missing.empty()) {
+    return Status(kvstore::Code::kUnsupported, format_text("%s has no %s: a driver of CUDA 11 or later is needed",
+                                                           library.c_str(), missing.c_str()));
+  }
+  KVS_TRY(driver.check(driver.init(0), "cuInit", library));
+  KVS_TRY(driver.check(driver.driver_version(&driver.version_), "cuDriverGetVersion", library));
+  KVS_TRY(driver.check(driver.device_count(&driver.devices_), "cuDeviceGetCount", library));
+  if (driver.devices_ == 0) return driver.check(cu::kNoDevice, "cuDeviceGetCount", library);
+  return driver;
+}
+
+Result<const CudaDriver*> CudaDriver::get() {
+  static std::mutex mutex;
+  static const CudaDriver* found = nullptr;
+  std::lock_guard lock(mutex);
+  if (found == nullptr) {
+    const char* const named = std::getenv("KVSTORE_LIBCUDA");
+    KVS_ASSIGN(CudaDriver driver, load(named != nullptr && *named != '\0' ? named : "libcuda.so.1"));
+    found = new CudaDriver(std::move(driver));  // NOLINT: as long as the process, like the library
+  }
+  return found;
+}
+
+}  // namespace kvstore::gpu
