@@ -219,7 +219,7 @@ pytest_as() {
 # Folders of the list that do not exist are no error.
 shell_files() { grep -rlZ -E '^#!.*\bbash|^# shellcheck shell=' scripts tools bench .ci 2>/dev/null || true; }
 
-cpp_files() { find csrc tests bench -name '*.cpp' -print0 -o -name '*.h' -print0 2>/dev/null || true; }
+cpp_files() { find csrc tests bench -regex '.*\.\(cpp\|h\|cu\)' -print0 2>/dev/null || true; }
 
 cpp_is_formatted() {
   local unformatted

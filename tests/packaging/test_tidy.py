@@ -14,8 +14,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LINE_LENGTH_MAX = 120
-CODE = {".py", ".pyi", ".cpp", ".h", ".cmake", ".sh"}
-CXX = {".cpp", ".h"}
+CODE = {".py", ".pyi", ".cpp", ".h", ".cu", ".cmake", ".sh"}
+CXX = {".cpp", ".h", ".cu"}
 
 # The layers of ARCHITECTURE.md: a folder may include from itself and from those before it.
 LAYERS = ["base", "format", "device", "cluster", "store", "gpu", "binding"]
