@@ -29,6 +29,7 @@ _LOG = Path("/dev/kmsg")
 _CONTROLLERS = Path("/sys/class/nvme")
 _SECRET = re.compile(r"DHHC-1:[^,\s]*|(dhchap\w*secret=)[^,\s]*")
 _KILL_S = 2.0
+_OPTIONS_S = 30.0
 _RECORD_BYTES = 8192  # of the kernel's log, at most (CONSOLE_EXT_LOG_MAX)
 
 # A thread that hangs in the kernel keeps its process from ending; a child that does is left behind instead. The line
@@ -42,6 +43,15 @@ except OSError as error:
     print("errno", error.errno)
 else:
     print("made", os.read(fd, 4096).decode())
+"""
+
+# The kernel keeps who reads waiting while it connects somebody, which may be for ever.
+_OPTIONS = """
+import sys
+try:
+    print("known", open(sys.argv[1]).read().strip())
+except OSError as error:
+    print("errno", error.errno)
 """
 
 # The kernel answers when the controller is gone, which takes as long as what it waits for (nvme_delete_ctrl_sync).
@@ -71,7 +81,13 @@ class Fabrics(ABC):
 
     @abstractmethod
     def options(self) -> frozenset[str]:
-        """The options that this kernel knows; empty when it does not say (before 5.17)."""
+        """The options that this kernel knows; empty when it does not say (before 5.17).
+
+        Raises
+        ------
+        WaitTimeout : another connection is being made, which holds the door, and does not end.
+        ConfigError : this kernel has no such door.
+        """
 
     @abstractmethod
     def connect(self, line: str, within_s: float) -> str:
@@ -102,13 +118,22 @@ class KernelFabrics(Fabrics):
         self._device, self._log, self._controllers = device, log, controllers
 
     def options(self) -> frozenset[str]:
+        child = _child(_OPTIONS, self._device)
         try:
-            text = self._device.read_text()
-        except OSError as error:
-            if error.errno == errno.EINVAL:
-                return frozenset()
-            raise self._unusable(error) from error
-        return frozenset(token.partition("=")[0] for token in text.strip().split(","))
+            told, _ = child.communicate(timeout=_OPTIONS_S)
+        except subprocess.TimeoutExpired:
+            _is_ended(child)
+            raise WaitTimeout(
+                f"{self._device} does not answer within {_OPTIONS_S:g} s: the kernel is at work on another connection, "
+                "and no other can be made before that ends. See dmesg; where it never ends, reboot"
+            ) from None
+        word, _, rest = told.strip().partition(" ")
+        if word == "errno" and int(rest) == errno.EINVAL:
+            return frozenset()
+        if word != "known":
+            number = int(rest) if word == "errno" else errno.EIO
+            raise self._unusable(OSError(number, os.strerror(number))) from None
+        return frozenset(token.partition("=")[0] for token in rest.split(","))
 
     def connect(self, line: str, within_s: float) -> str:
         log = _LogReader(self._log)
