@@ -102,6 +102,11 @@ def fio(bytes_per_s: float, error: int = 0) -> Answer:
     return Answer("fio: something it notes first\n" + json.dumps({"fio version": "fio-3.33", "jobs": [job]}))
 
 
+def identify(oncs: object = 0x5F, fuses: object = 1, ctratt: object = 1 << 19) -> Answer:
+    """Of a controller that can do all there is, as `nvme id-ctrl` prints it."""
+    return Answer(json.dumps({"vid": 5555, "oncs": oncs, "fuses": fuses, "ctratt": ctratt}))
+
+
 #: By the beginning of the command, without the path of its program.
 COMMANDS: dict[str, Answer] = {
     "verbs_probe.py": verbs(),
@@ -112,6 +117,8 @@ COMMANDS: dict[str, Answer] = {
     "ib_write_lat": Answer(LATENCY.format("1.79")),
     "ping": Answer("1 packets transmitted, 1 received"),
     "fio": fio(11_800_000_000),
+    "nvme id-ctrl": identify(),
+    "nvme id-ns": Answer('{"nsze": 8, "rescap": 255}'),
 }
 
 

@@ -9,6 +9,7 @@ that never ends in ok all over, and never in an exception.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -17,6 +18,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from nvmf_check_support import (
@@ -32,6 +35,7 @@ from nvmf_check_support import (
     SPEC,
     TARGET,
     fio,
+    identify,
     machine,
     own,
     pfc,
@@ -50,6 +54,7 @@ MISSING = object()
 GONE = Answer(problem="is not installed")
 CM = "/sys/kernel/config/rdma_cm/mlx5_0/ports/1"
 MODULES = f"/lib/modules/{RELEASE}"
+NVMET = "/sys/kernel/config/nvmet/subsystems/nqn.2026-11.com.example:pool/namespaces/1"
 MLNX_QOS = """\
 DCBX mode: OS controlled
 Priority trust state: {trust}
@@ -104,6 +109,7 @@ class Row:
     files: Mapping[str, object] = field(default_factory=dict)
     commands: Mapping[str, object] = field(default_factory=dict)
     has_file: bool = True
+    peer: str | None = TARGET
 
 
 ROWS = [
@@ -176,6 +182,12 @@ ROWS = [
         {"/sys/module/nvme_rdma": MISSING, f"{MODULES}/modules.dep": "kernel/nvmet-rdma.ko.xz: kernel/nvme-tcp.ko"}),
     Row("module nvme_rdma", "fail", "not available, no", "on the host itself", {"/sys/module/nvme_rdma": MISSING}),
     Row("module nvmet_rdma", "fail", "not available, no", "modprobe nvmet-rdma", {}, {"ip -j address": own(TARGET)}),
+    Row("module nvme_rdma", "warn", "loaded; the kernel's release is not available", "mount /proc",
+        {"/proc/sys/kernel/osrelease": MISSING}),
+    Row("module nvme_rdma", "warn", "not loaded; the kernel's release is not available", "modprobe nvme-rdma",
+        {"/sys/module/nvme_rdma": MISSING, "/proc/sys/kernel/osrelease": "unknown"}),
+    Row("module nvme_rdma", "ok", "part of the kernel", "^$",
+        {"/sys/module/nvme_rdma": MISSING, f"{MODULES}/modules.builtin": "kernel/drivers/nvme/host/nvme-rdma.ko"}),
     Row("multipath", "warn", "off: a lost path", "multipath=Y.*GPU direct",
         {"/sys/module/nvme_core/parameters/multipath": "N"}),
     Row("multipath", "warn", "cufile.json asks for PCI P2PDMA", "decide: failover",
@@ -200,6 +212,10 @@ ROWS = [
         f"{FOLDER}/device/net/eth0": MISSING, "/sys/kernel/iommu_groups/7": MISSING,
         "/sys/kernel/iommu_groups/7/type": "DMA"}),
     Row("IOMMU", "warn", "not available", "mount sysfs", {"/sys/kernel/iommu_groups/7": MISSING}),
+    Row("IOMMU", "ok", "off: adapters reach memory directly", "^$",
+        {"/sys/kernel/iommu_groups/7": MISSING, "/sys/kernel/iommu_groups": None}),
+    Row("IOMMU", "warn", "cannot be listed", "mount sysfs",
+        {"/sys/kernel/iommu_groups/7": MISSING, "/sys/kernel/iommu_groups": "no folder"}),
     # measured
     Row("path to peer", "fail", "4200 bytes do not arrive at 10.0.0.1, smaller ones do", "same MTU on all ends", {},
         {"ping": MISSING, "ping -n -c 1 -W 2 -M do -s 4172": Answer(problem="ping: exit status 1"),
@@ -225,12 +241,43 @@ ROWS = [
     Row("read", "warn", "not measured: fio told nothing", "dmesg", {}, {"fio": fio(12e9, error=5)}),
     Row("read", "warn", "94.4 Gb/s .*line's rate is not available", "ethtool", {f"{PORT}/rate": MISSING}),
     Row("round trip", "warn", "no RDMA port leads to", "ip route get", {}, {"verbs_probe.py": verbs(gids=[])}),
+    Row("round trip", "warn", "100 exchanges came back right in 1.50 s, .*: slow", "perftest", {},
+        {"ib_write_lat": MISSING, "rping": Answer(seconds=1.5)}),
+    Row("round trip", "ok", "100 exchanges came back right in 0.25 s", "^$", {},
+        {"ib_write_lat": MISSING, "rping": Answer(seconds=0.25)}),
+    Row("round trip", "warn", "no peer was named", "--peer ADDRESS", peer=None),
+    Row("path to peer", "warn", "no peer was named", "--peer ADDRESS", peer=None),
+    # what they can do
+    Row("mlx5_0/1 driver", "warn", "Soft-RoCE: .*does not survive a link that is taken down", "never ip link set down",
+        {f"{FOLDER}/parent": "eth0"}),
+    Row("mlx5_0/1 driver", "warn", "not available", "rdma link show",
+        {f"{FOLDER}/device/net/eth0": MISSING, f"{FOLDER}/device/iommu_group/type": MISSING}),
+    Row("abilities of the target", "warn", "no persistent reservations: /dev/nvme2n1$", "one owner for each pool.*6.13",
+        {}, {"nvme id-ns": Answer('{"rescap": 1}')}),
+    Row("abilities of the target", "warn", "^no compare: /dev/nvme2n1; no fused compare and write: /dev/nvme2n1$",
+        "kvstore's sake", {}, {"nvme id-ctrl": identify(oncs=0x5E)}),
+    Row("abilities of the target", "warn", "^no fused compare and write: /dev/nvme2n1$", "kvstore's sake", {},
+        {"nvme id-ctrl": identify(fuses=0)}),
+    Row("abilities of the target", "warn", r"no placement \(FDP\): /dev/nvme2n1$", "drives with FDP", {},
+        {"nvme id-ctrl": identify(ctratt=0x80)}),
+    Row("abilities of the target", "warn", "not available: nvme is not installed", "apt install nvme-cli", {},
+        {"nvme id-ctrl": MISSING, "nvme id-ns": MISSING}),
+    Row("abilities of the target", "warn", "not available: nvme told nothing", "nvme id-ctrl /dev/nvme2n1", {},
+        {"nvme id-ctrl": identify(oncs="many")}),
+    Row("abilities of the target", "warn", "not available: no namespace is connected", "host connect",
+        {"/sys/class/nvme/nvme2/state": "connecting"}),
+    Row("abilities of this target", "warn", "^no persistent reservations: this kernel's nvmet.*; no compare, no fused",
+        "6.13", {f"{NVMET}/enable": "1"}, {"ip -j address": own(TARGET)}),
+    Row("abilities of this target", "warn", "^no compare, no fused commands", "kvstore's sake",
+        {f"{NVMET}/resv_enable": "0"}, {"ip -j address": own(TARGET)}),
+    Row("abilities of this target", "warn", "not available: nothing is exported", "target apply", {},
+        {"ip -j address": own(TARGET)}),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.subject}: {row.told}")
 def test_what_is_wrong_is_told_with_its_mend(row: Row, tmp_path: Path) -> None:
-    found = look(tmp_path, row.files, row.commands, has_file=row.has_file)[row.subject]
+    found = look(tmp_path, row.files, row.commands, has_file=row.has_file, peer=row.peer)[row.subject]
     assert found.verdict == row.verdict, found
     assert re.search(row.told, found.told), found
     assert re.search(row.mend, found.mend), found
@@ -239,6 +286,40 @@ def test_what_is_wrong_is_told_with_its_mend(row: Row, tmp_path: Path) -> None:
 def test_each_subject_has_a_row_in_which_it_is_not_ok(tmp_path: Path) -> None:
     always_ok = {"module nvme_fabrics"}  # judged as nvme_rdma is
     assert set(look(tmp_path)) - {row.subject for row in ROWS if row.verdict != "ok"} == always_ok
+
+
+def test_the_mend_of_ecn_turns_it_on(tmp_path: Path) -> None:
+    points = [f"{NETDEV}/ecn/{point}/enable/3" for point in ("roce_np", "roce_rp")]
+    mend = look(tmp_path, dict.fromkeys(points, "0"))["mlx5_0/1 ECN"].mend
+    shell = mend.partition("; on the switch")[0].replace("/sys/", f"{tmp_path}/sys/")
+    subprocess.run(["sh", "-ec", shell], check=True, timeout=60)
+    assert [(tmp_path / one.lstrip("/")).read_text() for one in points] == ["1\n", "1\n"]
+
+
+def test_every_sentence_that_gives_a_verdict_was_heard(tmp_path: Path) -> None:
+    """Each place in the source that makes a finding makes one in the rows, or in what is ready."""
+    folder = Path(sys.modules["kvstore.nvmf.check"].__file__ or "").parent
+    places = {
+        (path.name, node.lineno)
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding"
+    }
+    heard = set()
+
+    def heed(frame: FrameType, event: str, argument: object) -> Any:
+        if event == "call" and frame.f_code is Finding.__init__.__code__ and frame.f_back:
+            heard.add((Path(frame.f_back.f_code.co_filename).name, frame.f_back.f_lineno))
+
+    before = sys.gettrace()
+    sys.settrace(heed)
+    try:
+        for number, row in enumerate(ROWS):
+            look(tmp_path / str(number), row.files, row.commands, has_file=row.has_file, peer=row.peer)
+        look(tmp_path / "ready")
+    finally:
+        sys.settrace(before)
+    assert places - heard == set()
 
 
 @pytest.mark.parametrize("gone", [*FILES, *COMMANDS])
@@ -279,12 +360,6 @@ def test_a_namespace_over_tcp_is_measured_against_the_interface_of_each_way_to_i
     files |= {f"{NETDEV}/speed": "25000", "/sys/class/nvme/nvme2/transport": "tcp"}
     found = look(tmp_path, files, {"fio": fio(3e9)})["read"]
     assert (found.verdict, found.told) == ("ok", "24 Gb/s from /dev/nvme2n1, 96% of the line's 25")
-
-
-def test_without_perftest_rping_makes_the_round_trip(tmp_path: Path) -> None:
-    found = look(tmp_path, {}, {"ib_write_lat": MISSING, "rping -c -a 10.0.0.1": Answer(seconds=0.25)})["round trip"]
-    assert (found.verdict, found.source) == ("ok", "rping")
-    assert found.told == "100 exchanges came back right in 0.25 s, with what connecting takes"
 
 
 def test_fio_is_told_to_read_only_and_what_is_connected_elsewhere_is_not_read(tmp_path: Path) -> None:
@@ -389,10 +464,13 @@ def test_the_verb_prints_each_finding_with_its_mend_and_fails_when_one_fails(
     assert check(tmp_path / "slow", {f"{NETDEV}/mtu": "1500"}) == 0
     said = capsys.readouterr().out
     assert re.search(r"^warn  mlx5_0/1 MTU  +eth0 1500, RDMA 4096.*\n +mend: ip link set dev eth0 mtu 4200", said, re.M)
-    assert said.endswith("13 ok, 3 warnings, 0 failed\n")
+    assert said.endswith("15 ok, 3 warnings, 0 failed\n")
+    assert check(tmp_path / "slow-too", {f"{NETDEV}/mtu": "1500"}, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["failed"]) == (False, False)  # a warning is not ok
     assert check(tmp_path / "down", {f"{PORT}/state": "1: DOWN"}, "--json") == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is False
+    assert (told["ok"], told["failed"]) == (False, True)
     link = next(one for one in told["findings"] if one["subject"] == "mlx5_0/1 link")
     assert (link["verdict"], link["source"]) == ("fail", "sysfs")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from kvstore.errors import ConfigError
-from kvstore.nvmf.check import classes, gids, link, round_trip, system, throughput, verbs
+from kvstore.nvmf.check import abilities, classes, gids, link, round_trip, system, throughput, verbs
 from kvstore.nvmf.check.finding import Finding, Verdict
 from kvstore.nvmf.check.machine import Answer, Machine
 from kvstore.nvmf.check.ports import Port as RdmaPort
@@ -69,6 +69,8 @@ def _look(spec: Spec | None, host: str | None, peer: str | None, machine: Machin
     yield system.check_iommu(machine, ports)
     yield from round_trip.check_peer(machine, ports, peer)
     yield throughput.check_read(machine, spec, ports)
+    nodes = [one.node for one in throughput.connected(machine, spec)[0]]
+    yield abilities.check_abilities(machine, nodes, is_target)
 
 
 def _ports_for(spec: Spec | None, host: str | None) -> list[Port]:
@@ -95,6 +97,7 @@ def _look_at_ports(machine: Machine, ports: list[RdmaPort], routes: list[Route])
             yield gids.check_route(route, port, ports)
     for port in ports:
         if port in used or not any(used):
+            yield abilities.check_driver(machine, port)
             yield link.check_link(machine, port)
             yield link.check_rate(machine, port)
             yield link.check_mtu(machine, port)

@@ -112,7 +112,7 @@ def _check_ecn(machine: Machine, port: Port, priority: int | None) -> Finding:
     points = ("roce_np", "roce_rp")
     wanted = _PRIORITY if priority is None else priority
     states = {point: machine.number(f"{folder}/{point}/enable/{wanted}") for point in points}
-    mend = f"for p in {' '.join(points)}; do echo 1 > {folder}//enable/{wanted}; done; on the switch, too"
+    mend = f"for p in {' '.join(points)}; do echo 1 > {folder}/$p/enable/{wanted}; done; on the switch, too"
     if None in states.values():
         told = f"not available: no {folder}, which only the vendor's driver of mlx5 has"
         mend = (

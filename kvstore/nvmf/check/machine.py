@@ -142,6 +142,15 @@ class Machine:
         except OSError:
             return []
 
+    def is_listed(self, name: str) -> bool:
+        """Whether a folder is there and can be listed: what it is empty of is not known otherwise."""
+        self._note(f"read {name}/")
+        try:
+            os.scandir(self.root / name.lstrip("/")).close()
+        except OSError:
+            return False
+        return True
+
     def exists(self, name: str) -> bool:
         """Whether there is a file or folder of that name."""
         self._note(f"read {name}")

@@ -22,6 +22,8 @@ _WITHIN_S = 20.0
 _PINGS = 100
 #: One way. Adapters take 1 to 5 µs, a switch less than 1 µs: more than this is queueing, loss, or software.
 _SLOW_US = 50.0
+#: For all of rping's exchanges: adapters take milliseconds, and as much again for connecting.
+_SLOW_S = 1.0
 _PATH, _TRIP = "path to peer", "round trip"
 _SMALL_MTU = 1500
 
@@ -96,6 +98,9 @@ def _rping(machine: Machine, route: Route) -> Finding:
     if answer.problem:
         return _no_trip(answer, f"start rping -s -a {route.address} there", "rping")
     told = f"{_PINGS} exchanges came back right in {answer.seconds:.2f} s, with what connecting takes"
+    if answer.seconds > _SLOW_S:
+        mend = "apt install perftest on both ends, which tells the time of one; look at PFC, ECN and the switch's drops"
+        return Finding(_TRIP, "warn", f"{told}: slow", mend, "rping")
     return Finding(_TRIP, "ok", told, source="rping")
 
 

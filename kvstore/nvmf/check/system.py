@@ -110,9 +110,9 @@ def check_iommu(machine: Machine, ports: Sequence[Port]) -> Finding:
     """Whether each request's memory is mapped for the adapter anew."""
     source = "sysfs"
     groups = "/sys/kernel/iommu_groups"
-    if not machine.exists(groups):
+    if not machine.is_listed(groups):
         mend = "mount sysfs; see dmesg | grep -i iommu"
-        return Finding("IOMMU", "warn", f"not available: no {groups}", mend, source)
+        return Finding("IOMMU", "warn", f"not available: {groups} cannot be listed", mend, source)
     if not machine.names(groups):
         return Finding("IOMMU", "ok", "off: adapters reach memory directly", source=source)
     adapters = {f"/sys/class/infiniband/{port.device}/device" for port in ports}

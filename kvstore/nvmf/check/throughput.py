@@ -20,7 +20,7 @@ from kvstore.nvmf.spec import TRANSPORTS, Spec
 from kvstore.nvmf.sysfs import Controller, Device, controllers, devices
 from kvstore.nvmf.tree import DirectoryTree
 
-__all__ = ["check_read"]
+__all__ = ["check_read", "connected"]
 
 _SUBJECT = "read"
 _RUN_S = 5
@@ -34,7 +34,7 @@ _FIO = (
 
 def check_read(machine: Machine, spec: Spec | None, ports: Sequence[Port]) -> Finding:
     """Of the file's namespaces, or of all that are connected over fabrics."""
-    found, paths = _connected(machine, spec)
+    found, paths = connected(machine, spec)
     if not found:
         mend = "nvmf-setup host connect FILE --host NAME, and check again; a target has nothing to read"
         told = f"not measured: no namespace {'of the file' if spec else 'over fabrics'} is connected"
@@ -64,7 +64,8 @@ def check_read(machine: Machine, spec: Spec | None, ports: Sequence[Port]) -> Fi
     return Finding(_SUBJECT, "ok", told, source="fio, sysfs")
 
 
-def _connected(machine: Machine, spec: Spec | None) -> tuple[list[Device], list[Controller]]:
+def connected(machine: Machine, spec: Spec | None) -> tuple[list[Device], list[Controller]]:
+    """The file's namespaces, or all over fabrics, that are there to be read, and the live paths to them."""
     machine.noted += ["read /sys/class/nvme/", "read /sys/block/"]
     sysfs = DirectoryTree(machine.root / "sys")
     try:
