@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import math
 import os
 import shlex
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -50,6 +52,13 @@ __all__ = ["Machine", "main"]
 
 _SIZES = ("block_bytes", "region_bytes", "min_block_bytes")
 EXIT_OK, EXIT_BAD, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
+
+_MENDS = {
+    errno.EACCES: "run it as root",
+    errno.EPERM: "run it as root",
+    errno.ENOSPC: "make room there",
+    errno.EROFS: "another folder: KVSTORE_STATE_DIR, or --root",
+}
 
 _EXITS = """exit status:
   0  done, or as the file says
@@ -168,7 +177,8 @@ def _target_remove(run: _Run) -> int:
 
 def _target_status(run: _Run) -> int:
     parts = [{"name": name, "state": state, "as_wanted": good} for name, state, good in run.target.status()]
-    return _status(run, parts)
+    mend = f"nvmf-setup plan {run.spec.path} tells what differs, nvmf-setup target apply makes it so"
+    return _status(run, parts, mend)
 
 
 def _host_connect(run: _Run) -> int:
@@ -227,7 +237,8 @@ def _host_status(run: _Run) -> int:
                 "devices": nodes,
             }
         )
-    return _status(run, parts)
+    mend = f"nvmf-setup plan {run.spec.path} --host {host.name} tells what differs, nvmf-setup host connect makes it so"
+    return _status(run, parts, mend)
 
 
 def _persist_target(run: _Run) -> int:
@@ -275,11 +286,19 @@ def _pool(run: _Run) -> int:
         run.tell(f"namespace {one.namespace.nsid}: {one.path} ({one.device.node}), {one.holds or 'nothing on it'}")
     would = "would be formatted" if options.dry_run else "formatted"
     run.tell(f"{would if plan.is_blank else 'the pool is there'}{f': {uuid}' if uuid else ''}. The line for LMCache:")
-    run.say([line], changed=plan.is_blank and not options.dry_run, pool_uuid=uuid, paths=plan.paths, line=line)
+    owner = plan.owner
+    if owner is not None:
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(owner["opened_seconds"]))
+        run.tell(
+            f"not closed: opened by host {owner['host']} at {since} (epoch {owner['epoch']}). Where that still runs, "
+            "whoever opens the pool from another host takes it over, and that one stops: see docs/nvmf.md"
+        )
+    changed = plan.is_blank and not options.dry_run
+    run.say([line], changed=changed, pool_uuid=uuid, paths=plan.paths, line=line, owner=owner)
     return EXIT_OK
 
 
-def _status(run: _Run, parts: Sequence[dict[str, Any]]) -> int:
+def _status(run: _Run, parts: Sequence[dict[str, Any]], mend: str) -> int:
     is_right = all(part["as_wanted"] for part in parts)
     width = max((len(part["name"]) for part in parts), default=0)
     lines = []
@@ -287,7 +306,9 @@ def _status(run: _Run, parts: Sequence[dict[str, Any]]) -> int:
         lines.append(f"{'ok  ' if part['as_wanted'] else 'fail'}  {part['name'].ljust(width)}  {part['state']}")
         if "detail" in part:
             lines.append(f"{'':{width + 8}}{part['detail']}")
-    run.say(lines, as_wanted=is_right, parts=list(parts))
+    run.say(lines, as_wanted=is_right, parts=list(parts), **({} if is_right else {"mend": mend}))
+    if not is_right:
+        run.tell(f"mend: {mend}")
     return EXIT_OK if is_right else EXIT_BAD
 
 
@@ -336,7 +357,7 @@ def build_parser() -> argparse.ArgumentParser:
     connect = _verb(host, "connect", _host_connect, "connect every path of the file")
     disconnect = _verb(host, "disconnect", _host_disconnect, "disconnect the file's own connections")
     status = _verb(host, "status", _host_status, "whether every path and namespace is as the file says")
-    _force(disconnect, "DEVICE", "disconnect though it is in use")
+    _force(disconnect, "NGUID", "disconnect though that namespace is in use; or its path under /dev/disk/by-id")
     for verb in (connect, disconnect, status):
         verb.add_argument("--host", metavar="NAME", required=True, help="as the file calls this machine")
     for verb in (connect, disconnect):
@@ -431,6 +452,10 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
     try:
         if options.needs_file or (options.needs_file is None and options.file):
             run.spec = read_spec(options.file)
+        if getattr(options, "host", None):
+            if not options.file:
+                raise ConfigError(f"--host {options.host} is a name of the file: name that, too")
+            run.spec.host(options.host)
         status = EXIT_BAD
         with terminable(), run.alone():
             status = options.run(run)
@@ -440,9 +465,9 @@ def main(arguments: Sequence[str] | None = None, machine: Machine | None = None)
     except BrokenPipeError:
         sys.stdout = None  # `nvmf-setup plan … | head`: the interpreter's own flush would fail again
     except OSError as error:
-        mend = ": run it as root" if isinstance(error, PermissionError) else ""
+        mend = _MENDS.get(error.errno or 0, "see dmesg")
         where = f"{error.filename}: " if error.filename else ""
-        _fail(f"{where}{error.strerror}{mend}", DeviceError.code, error.errno, as_json=options.json)
+        _fail(f"{where}{error.strerror}: {mend}", DeviceError.code, error.errno, as_json=options.json)
     except KeyboardInterrupt:
         status = EXIT_INTERRUPTED
     return status

@@ -32,6 +32,7 @@ from kvstore.nvmf.tree import DirectoryTree, Tree
 __all__ = ["SYSFS", "ConnectFailed", "Difference", "LocalHost", "PathState"]
 
 SYSFS = Path("/sys")
+BY_ID = Path("/dev/disk/by-id")
 CONNECT_S = 30.0
 _STEP_S = 0.1
 _MODULES = {"rdma": "nvme-rdma", "tcp": "nvme-tcp"}
@@ -100,6 +101,7 @@ class LocalHost:
     missing: Callable[[Collection[str]], list[str]] = missing_modules
     key: Callable[[str], str] = read_key
     holder: Callable[[str], str] = holder_of
+    by_id: Path = BY_ID
     cpus: Callable[[], int | None] = os.cpu_count
     now_s: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -180,18 +182,32 @@ class LocalHost:
 
         Raises
         ------
-        BusyError : a namespace of theirs is in use, or nobody can tell, and it is not forced by its name.
+        BusyError : a namespace of theirs is in use, or nobody can tell, and it is not forced.
+        ConfigError : what is forced is none of their namespaces: each by its NGUID, or its path under /dev/disk/by-id,
+            never by a name in /dev, by which the same words mean another one after a boot.
         """
         mine = [state.controller for state in self.states() if state.controller is not None]
         nqns = {one.subsystem for one in mine}
-        for device in devices(self.sysfs):
-            is_mine = device.subsystem in nqns and self._host_nqn() in device.host_nqns
-            if not is_mine or {device.name, device.node} & set(forced):
-                continue
-            holder = self.holder(device.node)
+        theirs = [one for one in devices(self.sysfs) if one.subsystem in nqns and self._host_nqn() in one.host_nqns]
+        spared = {self._named(name, theirs).node for name in forced} if mine else set()
+        for device in theirs:
+            holder = "" if device.node in spared else self.holder(device.node)
             if holder:
-                raise BusyError(f"{device.node} is in use: {holder}. End that, or: --force {device.name}")
+                mend = f"--force {device.nguid}" if device.nguid else "give it an NGUID, by which it can be forced"
+                raise BusyError(f"{device.node} is in use: {holder}. End that, or: {mend}")
         return mine
+
+    def _named(self, name: str, among: list[Device]) -> Device:
+        digits = name.replace("-", "").lower()
+        is_path = Path(name).parent == self.by_id
+        for one in among:
+            if (one.nguid and one.nguid == digits) or (is_path and Path(name).resolve().name == one.name):
+                return one
+        there = ", ".join(one.nguid for one in among if one.nguid) or "none"
+        raise ConfigError(
+            f"--force {name} is no namespace that is connected: name it by its NGUID, or its path under {self.by_id}: "
+            f"{there}"
+        )
 
     def disconnect(self, forced: Collection[str] = (), within_s: float = CONNECT_S) -> list[str]:
         """Disconnect them; their names.

@@ -78,12 +78,10 @@ def host_paths(spec: Spec, name: str) -> list[HostPath]:
     ------
     ConfigError : the file has no such host, or lets it in nowhere.
     """
-    names = [host.name for host in spec.hosts]
-    if name not in names:
-        raise ConfigError(f"{spec.path} has no host {name}: there are {', '.join(names)}")
+    host = spec.host(name)
     ports = {port.id: port for port in spec.ports}
     paths = [
-        HostPath(subsystem.nqn, ports[number], spec.host(name), spec.connection)
+        HostPath(subsystem.nqn, ports[number], host, spec.connection)
         for subsystem in spec.subsystems
         if name in subsystem.hosts
         for number in subsystem.ports

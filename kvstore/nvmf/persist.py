@@ -93,7 +93,12 @@ def target_files(spec: Spec, program: str) -> dict[str, str | None]:
     """For a target.
 
     With keys nvmetcli's must not be there: it has no keys of hosts, and who restored it would let them in without.
+
+    Raises
+    ------
+    ConfigError : a namespace has no drive: it is an array's.
     """
+    spec.require_devices()
     unit = _UNIT.format(
         spec=spec.path,
         description="kvstore: drives exported over NVMe-oF",

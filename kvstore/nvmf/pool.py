@@ -56,6 +56,18 @@ class PoolPlan:
         """Of the devices, in the order of the file."""
         return [one.path for one in self.found]
 
+    @property
+    def owner(self) -> Mapping[str, Any] | None:
+        """Who opened the pool last and has not closed it: the superblock does not tell whether he lives.
+
+        Not of a shared pool, which has as many as like.
+        """
+        for one in self.found:
+            superblock = None if one.is_forced else one.superblock
+            if superblock is not None and not superblock["clean"] and not superblock["shared_mode"]:
+                return {**superblock["owner"], "opened_seconds": superblock["opened_seconds"]}
+        return None
+
 
 @dataclass
 class HostPool:

@@ -26,6 +26,7 @@ TRANSPORTS = ("rdma", "tcp")
 # ends an option of the kernel's line for connecting.
 _NQN = re.compile(r"nqn\.\d{4}-\d{2}\.[a-z0-9.-]+(:[\x21-\x2b\x2d\x2e\x30-\x7e]+)?")
 _NQN_BYTES_MAX = 223
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")  # it goes into a unit of systemd's, which reads $ and % its own way
 _SERIAL_BYTES_MAX = 20
 _MODEL_BYTES_MAX = 40
 _NSID_MAX = 1024  # nvmet's
@@ -107,8 +108,20 @@ class Spec:
     connection: Connection = Connection()
 
     def host(self, name: str) -> Host:
-        """By its name, which is one of the file's."""
-        return next(host for host in self.hosts if host.name == name)
+        """By its name. ConfigError: the file has no such host."""
+        for host in self.hosts:
+            if host.name == name:
+                return host
+        raise ConfigError(f"{self.path} has no host {name}: there are {', '.join(one.name for one in self.hosts)}")
+
+    def require_devices(self) -> None:
+        """For a target. ConfigError: a namespace has none."""
+        for namespace in (one for subsystem in self.subsystems for one in subsystem.namespaces):
+            if not namespace.device:
+                raise ConfigError(
+                    f"{self.path}: namespace {namespace.nguid} has no device: it is an array's, which exports it by "
+                    "itself; on a target of Linux name the drive"
+                )
 
 
 def read_spec(path: str | Path) -> Spec:
@@ -179,9 +192,23 @@ class _Place:
         """A UUID, or an NGUID in that form or in plain digits; in small letters."""
         text = self.text(name)
         try:
-            return str(uuid.UUID(text))
+            parsed = uuid.UUID(text)
         except ValueError:
             raise self.child(name).error(f"is {text!r}: write 32 hexadecimal digits, as `uuidgen` prints") from None
+        if not parsed.int:  # hosts take it for none, and show nothing
+            raise self.child(name).error("is all zeros, which means none: write one that `uuidgen` prints")
+        return str(parsed)
+
+    def listed(self, name: str, kind: type) -> tuple[Any, ...]:
+        """Names of other parts of the file, none of them twice: the kernel would refuse the second link."""
+        found = list(self.items(name))
+        values = [one.value for one in found]
+        for index, one in enumerate(found):
+            if type(one.value) is not kind:
+                raise one.error(f"is {one.value!r}, and should be {'a number' if kind is int else 'a name'}")
+            if one.value in values[:index]:
+                raise one.error(f"{one.value} is there twice: name it once")
+        return tuple(values)
 
     def qualified_name(self, name: str) -> str:
         text = self.text(name)
@@ -201,8 +228,7 @@ def _subsystem(place: _Place) -> Subsystem:
     for name, text, limit in (("serial", serial, _SERIAL_BYTES_MAX), ("model", model, _MODEL_BYTES_MAX)):
         if len(text) > limit or not text.isascii():
             raise place.child(name).error(f"is {text!r}: allowed are {limit} ASCII characters")
-    hosts = tuple(item.value for item in place.items("hosts"))
-    ports = tuple(item.value for item in place.items("ports"))
+    hosts, ports = place.listed("hosts", str), place.listed("ports", int)
     return Subsystem(nqn, serial, namespaces, hosts, ports, model)
 
 
@@ -243,7 +269,10 @@ def _host(place: _Place) -> Host:
         files.append(file)
     if files[1] and not files[0]:
         raise place.error("controller_key_file without key_file: the host has to prove who it is first")
-    return Host(place.text("name"), place.qualified_name("nqn"), place.identifier("host_id"), *files)
+    name = place.text("name")
+    if not _NAME.fullmatch(name):
+        raise place.child("name").error(f"is {name!r}: write letters, digits, '.', '_' and '-'")
+    return Host(name, place.qualified_name("nqn"), place.identifier("host_id"), *files)
 
 
 def _connection(place: _Place) -> Connection:

@@ -54,12 +54,8 @@ class Target:
         ------
         KvStoreError : a drive, a key or a name that is in the way; with the mend.
         """
+        self.spec.require_devices()
         for namespace, path in self._namespaces():
-            if not namespace.device:
-                raise ConfigError(
-                    f"{self.spec.path}: namespace {namespace.nguid} has no device: it is an array's, which exports "
-                    "it by itself; on a target of Linux name the drive"
-                )
             if not self._is_exported(path, namespace.device):
                 check_drive(namespace, forced)
         refuse_doubles([namespace.device for namespace, _ in self._namespaces()])

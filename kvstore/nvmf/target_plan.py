@@ -26,6 +26,7 @@ __all__ = ["record_of", "removal_plan", "target_plan"]
 # The kernel takes a port's security only once it has a transport, and what is required of hosts only after that.
 _ORDER = ("addr_trtype", "addr_adrfam", "addr_traddr", "addr_trsvcid", "addr_tsas", "addr_treq")
 _SECRETS = ("dhchap_key", "dhchap_ctrl_key")
+_IN_FILE = dict(zip(_SECRETS, ("key_file", "controller_key_file"), strict=True))
 _ANA_GROUP = "1"  # the one that every port has
 _UNSET = "(null)"  # so a path that is none is shown; "" cannot be written to configfs at all (EFAULT)
 
@@ -131,7 +132,10 @@ class _Planner:
             if key == before:
                 continue
             if not is_new and not key:
-                raise ConfigError(f"host {host.name} has a key on this target and none in the file: remove it first")
+                raise ConfigError(
+                    f"host {host.name} has a key on this target and no {_IN_FILE[attribute]} in the file, and the "
+                    "kernel takes no key off a host: write it in the file, or nvmf-setup target remove, then apply"
+                )
             if is_new or before:
                 self._write(f"{path}/{attribute}", key, before or None, is_secret=True)
             else:

@@ -11,6 +11,7 @@ import errno
 import os
 import shlex
 import tty
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
@@ -335,10 +336,29 @@ def test_only_the_files_own_connections_are_disconnected(kernel: FakeHostKernel)
 def test_a_namespace_in_use_is_disconnected_only_by_its_name(kernel: FakeHostKernel) -> None:
     host_of(kernel).connect()
     used = host_of(kernel, holder=lambda path: "process 7 has it open" if path == "/dev/nvme9n2" else "")
-    with pytest.raises(BusyError, match=r"/dev/nvme9n2 is in use: process 7 .*--force nvme9n2"):
-        used.disconnect(["nvme9n1"])
+    first, second = (one.nguid for subsystem in SPEC.subsystems for one in subsystem.namespaces)
+    with pytest.raises(BusyError, match=f"/dev/nvme9n2 is in use: process 7 .*--force {second}"):
+        used.disconnect([first])
     assert kernel.names("class/nvme") == ["nvme2", "nvme3"]
-    assert used.disconnect(["/dev/nvme9n2"]) == ["nvme2", "nvme3"]
+    assert used.disconnect([str(uuid.UUID(second)).upper()]) == ["nvme2", "nvme3"]
+
+
+@pytest.mark.parametrize("name", ["nvme9n2", "/dev/nvme9n2", "0" * 32, ""])
+def test_no_namespace_is_forced_by_its_name_in_dev(kernel: FakeHostKernel, name: str) -> None:
+    host_of(kernel).connect()
+    with pytest.raises(ConfigError, match=r"is no namespace that is connected: name it by its NGUID, or its path"):
+        host_of(kernel, holder=lambda path: "somebody").disconnect([name])
+    assert kernel.names("class/nvme") == ["nvme2", "nvme3"]
+
+
+def test_a_namespace_is_forced_by_its_lasting_path(kernel: FakeHostKernel, tmp_path: Path) -> None:
+    host_of(kernel).connect()
+    for number in (1, 2):
+        (tmp_path / f"nvme-eui.{number}").symlink_to(f"../../nvme9n{number}")
+    host = host_of(kernel, holder=lambda path: "somebody", by_id=tmp_path)
+    with pytest.raises(BusyError, match="/dev/nvme9n2 is in use"):
+        host.disconnect([str(tmp_path / "nvme-eui.1")])
+    assert host.disconnect([str(tmp_path / f"nvme-eui.{number}") for number in (1, 2)]) == ["nvme2", "nvme3"]
 
 
 def test_a_controller_that_does_not_go_is_named(kernel: FakeHostKernel) -> None:
@@ -419,3 +439,18 @@ def test_a_refusal_comes_with_what_the_kernel_logged_meanwhile_and_no_key(tmp_pa
 def test_a_kernel_without_fabrics_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file or directory: modprobe nvme-fabrics"):
         KernelFabrics(tmp_path / "nvme-fabrics").options()
+
+
+def test_what_the_kernel_knows_is_read_and_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = tmp_path / "nvme-fabrics"
+    device.write_text("transport=%s,traddr=%s,dhchap_secret=%s\n")
+    assert KernelFabrics(device).options() == {"transport", "traddr", "dhchap_secret"}
+    device.unlink()
+    os.mkfifo(device)  # whose opening waits, as reading does while the kernel connects somebody for ever
+    monkeypatch.setattr("kvstore.nvmf.fabrics._OPTIONS_S", 0.2)
+    with pytest.raises(
+        WaitTimeout, match=r"does not answer within 0\.2 s: the kernel is at work on another connection"
+    ):
+        KernelFabrics(device).options()

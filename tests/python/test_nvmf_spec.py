@@ -105,3 +105,24 @@ def test_digits_that_yaml_takes_for_a_number_want_quotes(tmp_path: Path) -> None
 def test_an_nqn_that_configfs_or_the_kernels_line_cannot_have_is_refused(tmp_path: Path, what: str) -> None:
     with pytest.raises(ConfigError, match=r"hosts\[0\]\.nqn: is .*: write nqn\.2026"):
         read(tmp_path, changed(("hosts", 0, "nqn"), what))
+
+
+@pytest.mark.parametrize(("what", "again"), [("hosts", ["decode1", "decode1"]), ("ports", [1, 1])])
+def test_a_host_or_port_that_a_subsystem_names_twice_is_refused(tmp_path: Path, what: str, again: list[Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"subsystems\[0\]\.{what}\[1\]: {again[0]} is there twice: name it once"):
+        read(tmp_path, changed(("subsystems", 0, what), again))
+
+
+@pytest.mark.parametrize(
+    "at",
+    [("subsystems", 0, "namespaces", 0, "uuid"), ("subsystems", 0, "namespaces", 0, "nguid"), ("hosts", 0, "host_id")],
+)
+def test_an_identifier_of_zeros_is_none(tmp_path: Path, at: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigError, match="is all zeros, which means none: write one that `uuidgen` prints"):
+        read(tmp_path, changed(at, "0" * 32))
+
+
+@pytest.mark.parametrize("name", ["a b", "$HOME", "100%", "-x", "ä"])
+def test_a_name_that_a_unit_of_systemd_would_read_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"hosts\[0\]\.name: is .*: write letters, digits"):
+        read(tmp_path, changed(("hosts", 0, "name"), name))

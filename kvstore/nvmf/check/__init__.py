@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kvstore.errors import ConfigError
 from kvstore.nvmf.check import abilities, classes, gids, link, round_trip, system, throughput, verbs
 from kvstore.nvmf.check.finding import Finding, Verdict
 from kvstore.nvmf.check.machine import Answer, Machine
@@ -79,9 +78,8 @@ def _ports_for(spec: Spec | None, host: str | None) -> list[Port]:
         return []
     if host is None:
         return list(spec.ports)
-    if host not in [one.name for one in spec.hosts]:
-        raise ConfigError(f"{spec.path} has no host {host}: there are {', '.join(one.name for one in spec.hosts)}")
-    used = {number for subsystem in spec.subsystems if host in subsystem.hosts for number in subsystem.ports}
+    name = spec.host(host).name
+    used = {number for subsystem in spec.subsystems if name in subsystem.hosts for number in subsystem.ports}
     return [port for port in spec.ports if port.id in used]
 
 
