@@ -57,7 +57,7 @@ CAPABILITIES: dict[str, Callable[[str], bool]] = {
     r"\bloop\b|\blosetup\b": lambda _: has_loop_devices(),
     r"\broot\b": lambda _: os.geteuid() == 0,
     r"\bio_uring\b": lambda _: has_io_uring(),
-    r"\b(fio-plot|fio|blkid|sfdisk|mkswap|mkfs\.\w+|etcd\b|openssl)": has_program,
+    r"\b(fio-plot|fio|blkid|sfdisk|mkswap|mkfs\.\w+|etcd\b|openssl|systemd-analyze)": has_program,
     r"\b(lmcache|torch|etcd3gw)\b": has_module,
     r"\b(gpu|cuda)\b": lambda _: Path("/dev/nvidiactl").exists(),
 }

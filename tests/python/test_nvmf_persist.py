@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import configparser
 import json
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +76,33 @@ def test_a_hosts_unit_connects_as_that_host(spec: Spec) -> None:
     made = unit(host_files(spec, "decode2", "nvmf-setup")[UNITS + HOST_UNIT])
     assert made["Service"]["ExecStart"] == f"nvmf-setup host connect {SPEC_PATH} --host decode2"
     assert made["Service"]["ExecStop"] == f"nvmf-setup host disconnect {SPEC_PATH} --host decode2"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("folder", ["", '/srv/100% "kv"'], ids=["as it is", "with a state folder"])
+def test_systemd_takes_the_units_without_a_complaint(
+    spec: Spec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.setenv("KVSTORE_STATE_DIR", folder)
+    for files, name in (
+        (target_files(spec, "/bin/true"), TARGET_UNIT),
+        (host_files(spec, "decode1", "/bin/true"), HOST_UNIT),
+    ):
+        (tmp_path / name).write_text(files[UNITS + name] or "")
+        done = subprocess.run(
+            ["systemd-analyze", "verify", tmp_path / name], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_systemd_complains_of_a_unit_that_it_would_not_start(spec: Spec, tmp_path: Path) -> None:
+    text = target_files(spec, "/bin/true")[UNITS + TARGET_UNIT] or ""
+    (tmp_path / TARGET_UNIT).write_text(text.replace("Restart=on-failure", "Restart=always"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", tmp_path / TARGET_UNIT], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
 
 
 def test_nvmetcli_gets_what_its_restore_reads(spec: Spec) -> None:
