@@ -41,6 +41,13 @@ _MODULES = {"rdma": "nvme-rdma", "tcp": "nvme-tcp"}
 #: kept as a number of attempts, each as long as the delay.
 _CHANGEABLE = ("reconnect_delay", "ctrl_loss_tmo", "fast_io_fail_tmo")
 
+#: The target ends the connection right after it has refused a key. Over RDMA the refusal may then never arrive, and the
+#: kernel waits for it while it holds /dev/nvme-fabrics (nvmet's auth.c and nvme's auth.c, seen on 6.12).
+_LOST_REFUSAL = (
+    " A wrong key may be why, whose refusal can get lost over RDMA: where dmesg on the target has 'host response "
+    "mismatch' put the same key into both files (key_file), and reboot this machine if nothing connects any more."
+)
+
 #: Where the kernel tells an option under another name.
 _ATTRIBUTES = {"nr_io_queues": "queue_count", "queue_size": "sqsize", "keep_alive_tmo": "kato"}
 
@@ -233,7 +240,8 @@ class LocalHost:
             run.tried.remove(path)  # what is there under its name by now is somebody else's
             raise ConfigError(f"{path.name}: {explain(refused, path, self.fabrics.options())}") from refused
         except WaitTimeout as late:
-            raise type(late)(f"{path.name}: {late}.") from late
+            hint = _LOST_REFUSAL if path.key_files() and path.port.transport == "rdma" else ""
+            raise type(late)(f"{path.name}: {late}.{hint}") from late
 
     def _mend(self, path: HostPath, within_s: float, run: _Undo) -> list[str]:
         """Wait until the path is usable, bring what can be changed to what the file says, and see that all of it is."""

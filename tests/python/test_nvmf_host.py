@@ -156,6 +156,15 @@ def test_after_a_time_out_of_a_kernel_that_goes_on_nothing_is_said_to_be_as_befo
     assert kernel.names("class/nvme") == []
 
 
+def test_where_keys_are_a_kernel_that_does_not_answer_may_have_got_a_wrong_one(kernel: FakeHostKernel) -> None:
+    kernel.refuse["10.0.0.1"] = StillConnecting("the kernel has not connected within 30 s, and cannot be stopped")
+    with pytest.raises(ConnectFailed, match=r"A wrong key may be why.*'host response mismatch' put the same key into"):
+        host_of(kernel).connect()
+    with pytest.raises(ConnectFailed) as without:
+        host_of(kernel, name="decode2").connect()
+    assert "key" not in str(without.value)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ConfigError("it answered '?'"), StillConnecting("ended")])
 def test_a_controller_whose_name_was_never_told_is_taken_back(kernel: FakeHostKernel, error: BaseException) -> None:
     class Untold(FakeHostKernel):

@@ -51,8 +51,8 @@ def check_abilities(machine: Machine, nodes: Sequence[str], is_target: bool) -> 
 
 def _mend_of(lacking: Mapping[str, object]) -> str:
     mends = {
-        "persistent reservations": "no host can be shut out by the target: one owner for each pool, or --engine etcd://…"
-        " (Linux targets have reservations from 6.13 on)",
+        "persistent reservations": "no host can be shut out by the target: one owner for each pool, or --engine "
+        "(Linux targets have reservations from 6.13 on)",
         "placement (FDP)": "drives with FDP, if they wear out too soon",
     }
     said = [text for what, text in mends.items() if what in lacking]
