@@ -8,7 +8,7 @@ called by threads of one process too, and calls release the GIL while the device
 Only the time inside an engine's calls counts, for bandwidth, latency and bandwidth over time (``clock.py``). Choosing
 numbers, making and checking content happen between the calls of a thread; the CPU time they take is taken off the
 process's. A turn of puts ends with a flush, which counts: what an engine kept in memory would else be written in the
-turn of the next one.
+turn of the next one. Emptying caches and opening again, so that gets come from the device, counts for nobody.
 """
 
 from __future__ import annotations
@@ -125,16 +125,18 @@ class Contender:
         ]
 
     def fill(self) -> Iterator[Turn]:
-        """Put what gets will look for, as fio lays out its files. Not needed for jobs that only put."""
-        missing = self.store.numbers.live - self.store.numbers.next
-        if self.spec.ops == ("put",) or missing <= 0:
+        """Put what gets will look for, as fio lays out its files, and leave none of it in memory. Not needed for jobs
+        that only put.
+        """
+        if self.spec.ops == ("put",):
             return
+        missing = self.store.numbers.live - self.store.numbers.next
         begun = time.perf_counter()
         if isinstance(self.engine, SelfTimedEngine):
             self.engine.lay_out()
-        else:
+        elif missing > 0:
             yield from self._run(Turn(None, missing), [Tally() for _ in self.tallies], "put")
-            self.engine.flush()
+        self.store.forget()
         self.fill_s = time.perf_counter() - begun
 
     def ramp(self) -> Iterator[Turn]:
@@ -169,7 +171,9 @@ class Contender:
         earlier, begun = self._sums(), time.perf_counter()
         try:
             yield from self._run(Turn(seconds, blocks, self.clock), self.tallies)
-            self.clock.advance(self._settle())
+            flush_s = self._settle()
+            self.clock.advance(flush_s)
+            self.flush_s += flush_s
         finally:
             # That a program has to start is no part of how long it ran.
             ran_s = time.perf_counter() - begun
@@ -185,9 +189,7 @@ class Contender:
             return 0.0
         begun = time.perf_counter()
         self.engine.flush()
-        seconds = time.perf_counter() - begun
-        self.flush_s += seconds
-        return seconds
+        return time.perf_counter() - begun
 
     def _sums(self) -> dict[str, float]:
         """Of all threads until now."""
@@ -269,7 +271,8 @@ class Contender:
         self.staged += lane.staged  # looked at only where there is one thread
 
     def _read_back(self) -> None:
-        """Get the newest blocks that were put: all with ``verify=full``, else some."""
+        """Get the newest blocks that were put, from the device: all with ``verify=full``, else some."""
+        self.store.forget()
         numbers, content = self.store.numbers, self.store.content
         count = numbers.live if self.spec.verify == "full" else min(numbers.live, _READ_BACK_BLOCKS)
         buffers, tally = self.store.buffers[0][0], self.tallies[0]

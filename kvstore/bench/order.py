@@ -135,6 +135,7 @@ class _Requests:
             for request in range(spec.requests):
                 self._fill(request)
             engine.flush()
+            engine.forget()
             self.devices = [device_facts(path)]
         except BaseException:
             self.close()

@@ -17,6 +17,7 @@ class Store:
         self.engine, self.work = engine, work
         self.numbers = Numbers(live, work.population - live)
         self.content = work.content()
+        self._forgotten = 0  # the first number that may be in the engine's memory still
         try:
             engine.open(work)
             self_timed = isinstance(engine, SelfTimedEngine)
@@ -27,6 +28,13 @@ class Store:
             raise
         for buffers in (one for worker in self.buffers for one in worker):
             self.content.fill(buffers)
+
+    def forget(self) -> None:
+        """Have gets come from the device, if anything was put since the last time. Takes time, which must not count."""
+        if self._forgotten != self.numbers.next:
+            self.engine.flush()
+            self.engine.forget()
+            self._forgotten = self.numbers.next
 
     def close(self) -> None:
         """Give everything back; buffers first, which may be the engine's memory."""

@@ -123,6 +123,7 @@ def test_every_get_brings_the_bytes_of_its_number(engine: Engine, kind: str, tmp
         parts = [range(worker * share, (worker + 1) * share) for worker in range(work.numjobs)]
         list(threads.map(store.put, parts, range(work.numjobs)))
         engine.flush()
+        engine.forget()
         found = threads.map(lambda worker: store.get(_shuffled(worker), worker), range(work.numjobs))
         assert [set(problems) for problems in found] == [{None}] * work.numjobs
 
@@ -162,6 +163,7 @@ def test_a_corrupted_block_is_never_a_right_one(engine: Engine, tmp_path: Path) 
     with opened(engine, _at(_WORKS["one"], tmp_path)) as store:
         store.put(range(_BLOCKS))
         engine.flush()
+        engine.forget()
         assert _flip_stamps(tmp_path, store, 5)
         try:
             (problem,) = store.get([5])
@@ -269,6 +271,20 @@ def test_flushing_syncs_the_path(name: str, tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setattr(os, "fdatasync", told)
         engine.flush()
     assert synced == [work.paths[0]]
+
+
+@pytest.mark.parametrize("name", _names(["file-per-key", "lmcache-local-disk"]))
+def test_flushing_empties_no_cache_and_forgetting_does(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, dropped = _here(name), set[str]()
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, *_: dropped.add(str(Path(f"/proc/self/fd/{fd}").readlink())))
+    with opened(engine, _at(_PLAIN, tmp_path)) as store:
+        store.put(range(_BLOCKS))
+        engine.flush()
+        assert not dropped
+        engine.forget()
+    assert len(dropped) == _BLOCKS
 
 
 def test_a_folder_that_stays_behind_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

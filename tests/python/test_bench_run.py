@@ -450,6 +450,37 @@ def test_what_an_engine_put_into_memory_is_flushed_in_its_own_turn_and_counts(
     assert own["facts"]["flush_s"] >= 0.05
 
 
+class Caching(MemoryEngine):
+    """Takes half a second to forget. Notes what it is called for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        self.calls.append(op)
+        return super().batch(op, numbers, buffers)
+
+    def flush(self) -> None:
+        self.calls.append("flush")
+
+    def forget(self) -> None:
+        self.calls.append("forget")
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("rw", ["get", "put"])
+def test_memory_is_emptied_once_before_gets_and_read_backs_and_that_counts_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rw: str
+) -> None:
+    engine = Caching()
+    use(engine, monkeypatch)
+    jobs = bench(tmp_path, "--iodepth=32", "--name=a", f"--rw={rw}", "--name=b", "--rw=get")["jobs"]
+    turn = ["flush"] if rw == "put" else []
+    assert engine.calls == ["put", *turn, "flush", "forget", "get", "get"]
+    assert all(job["kvbench"]["seconds"] < 0.5 and job["kvbench"]["facts"]["flush_s"] < 0.5 for job in jobs)
+
+
 class Broken(MemoryEngine):
     """Fails at its third get."""
 

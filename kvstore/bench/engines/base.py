@@ -148,8 +148,13 @@ class Engine(ABC):
         return Buffers(self.work.iodepth, self.work.row_bytes)
 
     def flush(self) -> None:  # noqa: B027 - nothing to do is right for an engine that keeps nothing back
-        """Wait until what was put is on the device. Called after the store was filled and when a turn of puts ends, by
-        one thread, while no batch runs.
+        """Wait until what was put is on the device, and do nothing else: with a turn of puts its time counts. Called
+        after the store was filled and when a turn of puts ends, by one thread, while no batch runs.
+        """
+
+    def forget(self) -> None:  # noqa: B027 - nothing to do is right for an engine that keeps nothing in memory
+        """Keep nothing in memory of what was put and flushed, so that a get brings it from the device. Not timed;
+        called before gets are measured and before puts are read back, by one thread, while no batch runs.
         """
 
     def processes(self) -> list[int]:

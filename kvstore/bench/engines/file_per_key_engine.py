@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from kvstore.bench.content import Buffers, whole_pages
 from kvstore.bench.engines.base import Op, Work
-from kvstore.bench.engines.folder import Folder, FolderEngine, direct_io, forget_cached
+from kvstore.bench.engines.folder import Folder, FolderEngine, direct_io
 from kvstore.bench.engines.threaded import ThreadedEngine
 
 __all__ = ["FilePerKeyEngine"]
@@ -71,9 +71,6 @@ class FilePerKeyEngine(FolderEngine, ThreadedEngine):
         if number >= self.work.kept:
             self._path(number - self.work.kept).unlink(missing_ok=True)
         return True
-
-    def flush(self) -> None:
-        forget_cached(self.path)
 
     def close(self) -> None:
         self.stop_threads()

@@ -72,6 +72,9 @@ class LmdbEngine(FolderEngine, ThreadedEngine):
         return True
 
     def flush(self) -> None:
+        self.env.sync(True)
+
+    def forget(self) -> None:
         self.env.close()  # pages that are mapped stay in memory
         self.env = None
         forget_cached(self.path)

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Op, Work
-from kvstore.bench.engines.folder import Folder, FolderEngine, direct_io, forget_cached
+from kvstore.bench.engines.folder import Folder, FolderEngine, direct_io
 from kvstore.bench.engines.lmcache_rows import RowObject, quiet_lmcache, why_no_lmcache
 
 __all__ = ["LocalDiskEngine"]
@@ -116,9 +116,6 @@ class LocalDiskEngine(FolderEngine):
             # A write that fails is told to nobody.
             if not written.acquire(timeout=_PATIENCE_S):
                 raise RuntimeError(f"a block was not written within {_PATIENCE_S:.0f} s; LMCache's log says why")
-
-    def flush(self) -> None:
-        forget_cached(self.path)
 
     def close(self) -> None:
         if self.backend is not None:

@@ -3,9 +3,9 @@
 """Mooncake Store with its SSD offload, on one machine: a client in this process, a ``mooncake_master`` of its own, TCP.
 
 A put ends in the client's memory; its heartbeat writes to files later. So the time of puts is that of memory until that
-is full, and ``flush`` waits for a replica of every block on the disk and then opens another client, whose memory is
-empty: gets come from the disk. Blocks are bucket files of their own, since Mooncake keeps what does not fill a bucket
-in memory only. Its log goes to standard error.
+is full, and ``flush`` waits for a replica of every block on the disk. Before gets another client is opened, whose
+memory is empty: they come from the disk. Blocks are bucket files of their own, since Mooncake keeps what does not fill
+a bucket in memory only. Its log goes to standard error.
 """
 
 from __future__ import annotations
@@ -186,6 +186,9 @@ class MooncakeEngine(Engine):
             return not waiting
 
         _until(on_disk, "blocks are not written to the disk")
+
+    def forget(self) -> None:
+        """Another client, whose memory is empty."""
         self._stop()
         self._start()
 

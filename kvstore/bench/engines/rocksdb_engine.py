@@ -85,8 +85,10 @@ class RocksDbEngine(FolderEngine):
         self.db.write(together)
 
     def flush(self) -> None:
-        """And open again, so that nothing is got from the memory that was written to."""
         self.db.flush(True)
+
+    def forget(self) -> None:
+        """Open again: nothing is got from the memory that was written to, nor from what its threads cached."""
         self.db.close()
         self._open_db()
 
