@@ -4,6 +4,8 @@
 
 A call is inside the engine from when it begins until it has ended. What is made and checked for another one meanwhile
 costs no time as long as the engine is the slower one; the CPU time of that is no engine's, and is told as overhead.
+
+No thread waits for another one while it has calls in flight, which the other may be waiting for.
 """
 
 from __future__ import annotations
@@ -12,8 +14,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
 
 from kvstore.bench.content import Buffers
 from kvstore.bench.cpu import CpuTime, cpu_of_process, cpu_of_thread
@@ -30,15 +31,15 @@ __all__ = ["Lane"]
 
 @dataclass
 class _Call:
-    """One that has begun."""
+    """One that is in flight, or is next."""
 
     op: Op
     chosen: list[int]
     buffers: Buffers
-    kept: contextlib.ExitStack  # its numbers, until it has ended
-    begun: float
-    begun_s: float  # on the job's clock
-    end: Callable[[], Moved]
+    kept: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # its numbers, until it has ended
+    begun: float = 0.0
+    begun_s: float = 0.0  # on the job's clock
+    end: Callable[[], Moved] | None = None  # None: it blocks, and begins when it is to end
 
 
 class Lane:
@@ -53,6 +54,8 @@ class Lane:
         self._calls: deque[_Call] = deque()
         self._engine_cpu = CpuTime(0.0, 0.0)
         self._inside_until = 0.0
+        self._due = 0.0  # when the next call may begin, where there is a rate
+        self._due_bytes = 0  # that were moved, and are not in it yet
 
     def run(self, op: Op | None) -> None:
         """Call after call until the turn is over. The rate is for what is measured, not for filling (``op``)."""
@@ -64,10 +67,10 @@ class Lane:
             while count := self.turn.take(self.work.iodepth):
                 self._begin(op or self._next_op(), count)
                 if not self._free:
-                    self._end(self._calls.popleft())
+                    self._end_oldest()
                 self._keep_to(rate)
-            while self._calls:
-                self._end(self._calls.popleft())
+            while self._end_oldest():
+                pass
         finally:
             self._give_up()
             overhead = cpu_of_thread() - begun - self._engine_cpu
@@ -82,11 +85,11 @@ class Lane:
         return "get" if self.choices.percent() < self.spec.rwmixget else "put"
 
     def _begin(self, op: Op, count: int) -> None:
-        """Choose and make what it moves, and start it. Engines whose calls block are called when it is to end."""
+        """Choose and make what it moves, and start it where it does not block."""
         with contextlib.ExitStack() as stack:
             buffers = self._free[0]
             if op == "put":
-                chosen = list(stack.enter_context(self.numbers.putting(count)))
+                chosen = list(stack.enter_context(self.numbers.putting(count, self._end_oldest)))
                 self.content.stamp(buffers, chosen)
             else:
                 there = stack.enter_context(self.numbers.getting())
@@ -95,19 +98,31 @@ class Lane:
                 chosen = self.choices.among(there, count)
                 if op == "get":
                     self.content.spoil(buffers, count)
-            cpu, begun = cpu_of_thread(), time.perf_counter()
-            begun_s = self.clock.enter(begun)
-            try:
-                if self.work.calls == 1:
-                    end: Callable[[], Moved] = partial(self.engine.batch, op, chosen, buffers)
-                else:
-                    end = self.engine.begin(op, chosen, buffers)
-            except BaseException:
-                self.clock.leave(time.perf_counter())
-                raise
-            self._engine_cpu = self._engine_cpu.plus(cpu_of_thread() - cpu)
+            call = _Call(op, chosen, buffers)
+            if self.work.calls > 1:
+                cpu = cpu_of_thread()
+                self._enter(call)
+                try:
+                    call.end = self.engine.begin(op, chosen, buffers)
+                except BaseException:
+                    self.clock.leave(time.perf_counter())
+                    raise
+                self._engine_cpu = self._engine_cpu.plus(cpu_of_thread() - cpu)
             self._free.popleft()
-            self._calls.append(_Call(op, chosen, buffers, stack.pop_all(), begun, begun_s, end))
+            call.kept = stack.pop_all()
+            self._calls.append(call)
+
+    def _enter(self, call: _Call) -> None:
+        """From now on it is inside the engine."""
+        call.begun = time.perf_counter()
+        call.begun_s = self.clock.enter(call.begun)
+
+    def _end_oldest(self) -> bool:
+        """Of the calls in flight; False: there is none."""
+        if not self._calls:
+            return False
+        self._end(self._calls.popleft())
+        return True
 
     def _end(self, call: _Call) -> None:
         """Wait for it, count and verify what it moved."""
@@ -123,8 +138,10 @@ class Lane:
     def _ended(self, call: _Call) -> list[bool]:
         """Wait for it, and count it."""
         cpu = cpu_of_thread()
+        if call.end is None:
+            self._enter(call)
         try:
-            moved = call.end()
+            moved = self.engine.batch(call.op, call.chosen, call.buffers) if call.end is None else call.end()
         finally:
             ended = time.perf_counter()
             ended_s = self.clock.leave(ended)
@@ -132,14 +149,15 @@ class Lane:
         seconds = ended - call.begun
         hits = [True] * len(call.chosen) if moved is None else list(moved)
         sizes = [self.work.bytes_of(number) if hit else 0 for number, hit in zip(call.chosen, hits, strict=True)]
-        self._last_bytes = 0 if call.op == "lookup" else sum(sizes)
+        nbytes = 0 if call.op == "lookup" else sum(sizes)
         side = self.tally.write if call.op == "put" else self.tally.read
         misses = hits.count(False)
-        side.batch(len(call.chosen) - misses, misses, self._last_bytes, seconds, call.begun_s, ended_s)
+        side.batch(len(call.chosen) - misses, misses, nbytes, seconds, call.begun_s, ended_s)
         # Calls that overlap are one time inside, not two: of it the CPU time is told as a share.
         self.tally.thread_seconds += ended - max(call.begun, self._inside_until)
         self._inside_until = ended
-        self.turn.moved(self._last_bytes)
+        self._due_bytes += nbytes
+        self.turn.moved(nbytes)
         return hits
 
     def _use(self, call: _Call) -> list[bool]:
@@ -163,7 +181,8 @@ class Lane:
         """Wait until the next call is due; 0: it is."""
         if not rate:
             return
-        self._due += self._last_bytes / rate
+        self._due += self._due_bytes / rate
+        self._due_bytes = 0
         waiting = min(self._due - time.perf_counter(), self.turn.left_s)
         if waiting > 0:
             self.turn.stopped.wait(waiting)
@@ -173,6 +192,8 @@ class Lane:
         while self._calls:
             call = self._calls.popleft()
             with call.kept, contextlib.suppress(Exception):  # the first failure is the one that is told
+                if call.end is None:
+                    continue
                 try:
                     call.end()
                 finally:

@@ -4,14 +4,15 @@
 
 Puts count up. Gets choose among the newest ``live`` blocks that are all there: none that somebody is just putting, and
 none so old that a put may be overwriting it. So a get that brings another block is the engine's fault, whatever the
-threads do at once; a put waits where it would overtake a slow get by more than ``slack``.
+threads do at once; a put waits where it would overtake a slow get by more than ``slack``. It waits for engines' calls
+only: whoever has numbers gives them back before.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -39,18 +40,35 @@ class Numbers:
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
-    def putting(self, count: int) -> Iterator[range]:
-        """Numbers for ``count`` blocks, which are there when this ends."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.next + count - self.kept <= self._oldest_needed())
-            first, self.next = self.next, self.next + count
-            self._putting.append(first)
+    def putting(self, count: int, give_back: Callable[[], bool] = lambda: False) -> Iterator[range]:
+        """Numbers for ``count`` blocks, which are there when this ends.
+
+        Parameters
+        ----------
+        give_back : called where a put has to wait: ends something that the caller itself has begun to get or put, and
+            says whether there was any.
+        """
+        wait, first = False, None
+        while first is None:
+            first = self._take(count, wait)
+            wait = first is None and not give_back()
         try:
             yield range(first, first + count)
         finally:
             with self._changed:
                 self._putting.remove(first)
                 self._changed.notify_all()
+
+    def _take(self, count: int, wait: bool) -> int | None:
+        """The first of so many numbers; None: there is no room for them."""
+        with self._changed:
+            if wait:
+                self._changed.wait_for(lambda: self._has_room(count))
+            elif not self._has_room(count):
+                return None
+            first, self.next = self.next, self.next + count
+            self._putting.append(first)
+            return first
 
     @contextlib.contextmanager
     def getting(self) -> Iterator[range]:
@@ -66,6 +84,9 @@ class Numbers:
             with self._changed:
                 self._getting.remove(low)
                 self._changed.notify_all()
+
+    def _has_room(self, count: int) -> bool:
+        return self.next + count - self.kept <= self._oldest_needed()
 
     def _oldest_needed(self) -> int:
         """What no put may overwrite: what is being got, what is being put, and one block before that to get."""

@@ -8,6 +8,7 @@ Method: the steps of several threads are taken by one, in every order that matte
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -79,6 +80,28 @@ def test_puts_that_overtake_a_slow_one_overwrite_nothing_that_may_be_got() -> No
         assert not done.wait(0.05)
     thread.join(10)
     assert done.is_set()
+
+
+def test_a_put_that_would_wait_for_its_own_get_gives_that_back() -> None:
+    numbers = Numbers(live=4, slack=2)
+    with numbers.putting(6):
+        pass
+    mine, put = ExitStack(), threading.Event()
+    there = mine.enter_context(numbers.getting())
+
+    def give_back() -> bool:
+        mine.close()
+        return True
+
+    def put_over() -> None:
+        with numbers.putting(3, give_back) as fresh:
+            assert fresh.stop - numbers.kept > there.start
+            put.set()
+
+    thread = threading.Thread(target=put_over, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert put.is_set()
 
 
 def test_numbers_of_a_put_that_failed_are_not_given_again() -> None:

@@ -187,6 +187,25 @@ def test_no_put_overtakes_a_get_where_blocks_have_places(tmp_path: Path, monkeyp
     assert (job["error"], job["kvbench"]["wrong"]) == (0, 0)
 
 
+class SlowToEnd(Slow):
+    """The same, with several calls of a thread in flight."""
+
+    overlaps = True
+
+    def begin(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Callable[[], Moved]:
+        return partial(self.batch, op, list(numbers), buffers)
+
+
+def test_no_thread_waits_for_itself_where_several_calls_are_in_flight(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(SlowToEnd(), monkeypatch)
+    job = one_job(tmp_path, "--rw=getput", "--rwmixget=20", "--bs=4k", "--size=64k", "--io_size=8m", "--numjobs=4",
+                  "--iodepth=4", "--iodepth_batch=1")  # fmt: skip
+    assert job["write"]["total_ios"] > 1000
+    assert (job["error"], job["kvbench"]["wrong"]) == (0, 0)
+
+
 class Burning(MemoryEngine):
     """Takes 2 ms of processor time for a get."""
 
@@ -235,6 +254,14 @@ def test_a_rate_too_low_for_a_block_does_not_outlast_the_runtime(tmp_path: Path,
 def test_a_rate_is_kept_and_its_waits_count(tmp_path: Path, memory: MemoryEngine) -> None:
     job = one_job(tmp_path, "--rw=put", "--rate=20m")
     assert job["write"]["bw_bytes"] <= 21 << 20
+
+
+def test_a_rate_is_kept_where_calls_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(OverlappingEngine(), monkeypatch)
+    job = one_job(tmp_path, "--rw=put", "--rate=20m", "--iodepth=4", "--iodepth_batch=2")
+    begun_at_once = 4 / 32  # of its blocks
+    assert (job["error"], job["write"]["total_ios"]) == (0, 32)
+    assert job["write"]["bw_bytes"] <= (21 << 20) / (1 - begun_at_once)
 
 
 def test_zipf_prefers_few_blocks_and_a_seed_repeats_them(tmp_path: Path, memory: MemoryEngine) -> None:
