@@ -15,14 +15,27 @@ import sys
 from collections.abc import Sequence
 
 import kvstore
-from kvstore.cli import bench, bench_order, bench_report, check, doctor, dump, format, info, peers, replay, unshare
+from kvstore.cli import (
+    bench,
+    bench_order,
+    bench_report,
+    bench_ttft,
+    check,
+    doctor,
+    dump,
+    format,
+    info,
+    peers,
+    replay,
+    unshare,
+)
 from kvstore.cli.exits import EXIT_DEVICE, EXIT_INTERRUPTED, EXIT_TEXT, exit_status
 from kvstore.cli.output import print_error
 from kvstore.errors import KvStoreError
 
 __all__ = ["main"]
 
-_MODULES = (format, info, check, dump, peers, unshare, doctor, bench, bench_order, bench_report, replay)
+_MODULES = (format, info, check, dump, peers, unshare, doctor, bench, bench_order, bench_report, bench_ttft, replay)
 #: By name, which may be two words: after `bench` alone there are job files.
 _VERBS = {module.__name__.rpartition(".")[2].replace("_", " "): module for module in _MODULES}
 
