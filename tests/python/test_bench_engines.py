@@ -24,9 +24,10 @@ from bench_support import bench
 from kvstore.bench.content import Buffers
 from kvstore.bench.cpu import cpu_time
 from kvstore.bench.engines import ENGINES, make_engine
-from kvstore.bench.engines.base import Engine, SelfTimedEngine, Work
+from kvstore.bench.engines.base import Engine, Op, SelfTimedEngine, Work
 from kvstore.bench.engines.folder import Folder
 from kvstore.bench.engines.kvstore_engine import KvStoreEngine
+from kvstore.bench.engines.preadv_engine import PreadvEngine
 
 MIB = 1 << 20
 _OF_LMCACHE = ("raw_block-posix", "raw_block-io_uring", "lmcache-local-disk")
@@ -239,6 +240,28 @@ def test_engines_take_turns_in_one_job(tmp_path: Path) -> None:
     for job in document["jobs"]:
         assert (job["error"], job["kvbench"]["wrong"], job["kvbench"]["misses"]) == (0, 0, 0)
         assert job["kvbench"]["verified"] == job["read"]["total_ios"] > 0
+
+
+class FirstFails(PreadvEngine):
+    """The first block of a batch fails at once, the others are moved when that has been noticed."""
+
+    def __init__(self) -> None:
+        self.moved: list[int] = []
+
+    def move(self, op: Op, number: int, buffers: Buffers, row: int) -> bool:
+        if row == 0:
+            raise OSError("the device went away")
+        threading.Event().wait(0.05)
+        self.moved.append(row)
+        return True
+
+
+def test_what_is_in_flight_when_a_block_fails_is_waited_for(tmp_path: Path) -> None:
+    engine = FirstFails()
+    with opened(engine, _at(_PLAIN, tmp_path)) as store:
+        with pytest.raises(OSError, match="went away"):
+            engine.batch("get", [0, 1, 2, 3], store.buffers[0])
+        assert sorted(engine.moved) == [1, 2, 3]
 
 
 def test_an_engine_that_cannot_run_says_how_to_mend_that(tmp_path: Path) -> None:

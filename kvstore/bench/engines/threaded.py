@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Engine, Op, Work
@@ -37,4 +37,9 @@ class ThreadedEngine(Engine):
     def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
         if self.threads is None:
             return [self.move(op, numbers[0], buffers, 0)]
-        return list(self.threads.map(lambda row: self.move(op, numbers[row], buffers, row), range(len(numbers))))
+        moving = [self.threads.submit(self.move, op, number, buffers, row) for row, number in enumerate(numbers)]
+        try:
+            return [one.result() for one in moving]
+        except BaseException:
+            wait(moving)  # who calls may use the rows again when this has raised
+            raise
