@@ -28,7 +28,7 @@ from typing import Any
 
 import kvstore
 from kvstore.bench.machine import machine
-from kvstore.bench.rows import BASELINE
+from kvstore.bench.rows import BASELINE, percentile
 from kvstore.bench.run import JobResult
 from kvstore.bench.tally import SERIES_INTERVAL_S, Latencies, Side
 
@@ -198,8 +198,9 @@ def latency(counted: Latencies) -> dict[str, Any]:
         "N": counted.count,
     }
     if counted.count:
-        figures["percentile"] = {f"{percent:.6f}": counted.percentile(percent) for percent in PERCENTILES}
-        figures["bins"] = {str(value): count for value, count in counted.bins().items()}
+        bins = counted.bins()
+        figures["percentile"] = {f"{at:.6f}": min(percentile(bins, at), counted.max) for at in PERCENTILES}
+        figures["bins"] = {str(value): count for value, count in bins.items()}
     return figures
 
 

@@ -63,10 +63,6 @@ class Latencies:
         """0 when there is none."""
         return float(self._histogram.get_stddev()) if self.count else 0.0
 
-    def percentile(self, percent: float) -> int:
-        """So many of 100 took no longer than this."""
-        return min(int(self._histogram.get_value_at_percentile(percent)), self.max)
-
     def bins(self) -> dict[int, int]:
         """Upper end of a bin in nanoseconds to how many are in it, without the empty ones."""
         return {

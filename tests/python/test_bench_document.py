@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from bench_support import bench, one_job
 
-from kvstore.bench.document import PERCENTILES, _series
+from kvstore.bench.document import PERCENTILES, _series, latency
 from kvstore.bench.options import OPTIONS, option_table
 from kvstore.bench.tally import LATENCY_NS_MAX, SERIES_INTERVAL_S, Latencies, Side
 from kvstore.bench.text import report
@@ -119,7 +119,15 @@ def test_latencies_of_threads_add_up() -> None:
     first.add(second)
     assert first.count == sum(first.bins().values()) == 5
     assert max(first.bins()) == first.max == LATENCY_NS_MAX
-    assert first.percentile(50) == pytest.approx(1000, rel=0.01)
+    assert latency(first)["percentile"]["50.000000"] == pytest.approx(1000, rel=0.01)
+
+
+def test_a_percentile_is_a_latency_that_so_many_do_not_exceed() -> None:
+    counted = Latencies()
+    counted.record(1000, 149)
+    counted.record(2_000_000, 2)
+    told = latency(counted)["percentile"]  # 99 % of 151 blocks are 150
+    assert (told["95.000000"], told["99.000000"]) == (pytest.approx(1000, rel=0.01), pytest.approx(2e6, rel=0.01))
 
 
 def test_bytes_are_spread_over_the_time_they_took() -> None:
