@@ -99,7 +99,7 @@ class MooncakeEngine(Engine):
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        _until(lambda: _answers(port), "mooncake_master does not answer")
+        _until(lambda: self._answers(port), lambda: "mooncake_master does not answer")
         self.client = import_module("mooncake.store").MooncakeDistributedStore()
         code = self.client.setup(
             "127.0.0.1",
@@ -117,6 +117,17 @@ class MooncakeEngine(Engine):
             raise RuntimeError(f"Mooncake's setup ended as {code}; its log is on standard error")
         for buffers in self.memory:
             self._register(buffers)
+
+    def _answers(self, port: int) -> bool:
+        assert self.master is not None
+        code = self.master.poll()
+        if code is not None:
+            raise RuntimeError(f"mooncake_master ended with {code}: run it by hand to see why")
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def _stop(self) -> None:
         """The client first: without a master it waits for it."""
@@ -146,9 +157,7 @@ class MooncakeEngine(Engine):
         addresses = [buffers.address(row) for row in range(len(numbers))]
         sizes = [self.work.bytes_of(number) for number in numbers]
         if op == "put":
-            _until(
-                lambda: not any(self.client.batch_put_from(keys, addresses, sizes)), "its memory is full and stays so"
-            )
+            self._put(keys, addresses, sizes)
             self.newest.extend(numbers)
             return None
         found = [False] * len(numbers)
@@ -163,6 +172,15 @@ class MooncakeEngine(Engine):
                 found[row] = code == sizes[row]
                 left.remove(row)
         return found
+
+    def _put(self, keys: list[str], addresses: list[int], sizes: list[int]) -> None:
+        codes: list[int] = []
+
+        def put() -> bool:
+            codes[:] = self.client.batch_put_from(keys, addresses, sizes)
+            return not any(codes)
+
+        _until(put, lambda: f"puts end as {sorted(set(codes))}, as where its memory is full and stays so")
 
     def _get(self, keys: list[str], addresses: list[int], sizes: list[int]) -> list[int]:
         give_up = time.monotonic() + _PATIENCE_S
@@ -185,7 +203,7 @@ class MooncakeEngine(Engine):
                     waiting.discard(number)
             return not waiting
 
-        _until(on_disk, "blocks are not written to the disk")
+        _until(on_disk, lambda: f"{len(waiting)} blocks are not written to the disk")
 
     def forget(self) -> None:
         """Another client, whose memory is empty."""
@@ -211,12 +229,12 @@ def _key(number: int) -> str:
     return f"block-{number}"
 
 
-def _until(done: Callable[[], bool], otherwise: str) -> None:
+def _until(done: Callable[[], bool], otherwise: Callable[[], str]) -> None:
     """Ask again and again: Mooncake has no call to wait with."""
     give_up = time.monotonic() + _PATIENCE_S
     while not done():
         if time.monotonic() > give_up:
-            raise RuntimeError(f"{otherwise}, for {_PATIENCE_S:.0f} s")
+            raise RuntimeError(f"{otherwise()}, for {_PATIENCE_S:.0f} s")
         time.sleep(_PAUSE_S)
 
 
@@ -225,11 +243,3 @@ def _free_port() -> int:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
         return port
-
-
-def _answers(port: int) -> bool:
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True

@@ -17,8 +17,8 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from kvstore.bench.content import Buffers, whole_pages
-from kvstore.bench.engines.base import Engine, Op, Work
-from kvstore.bench.engines.flat import FlatFile
+from kvstore.bench.engines.base import Op, Work
+from kvstore.bench.engines.flat import FlatEngine, FlatFile
 from kvstore.bench.engines.processes import PATIENCE_S
 
 __all__ = ["NixlPosixEngine"]
@@ -48,14 +48,13 @@ class _AgentBuffers(Buffers):
             self.agent.deregister_memory(self.registered.pop(), backends=[_PLUGIN])
 
 
-class NixlPosixEngine(Engine):
+class NixlPosixEngine(FlatEngine):
     """One file or device."""
 
     name = "nixl-posix"
     option_help: ClassVar[Mapping[str, str]] = {"queue": "uring, aio or posix_aio"}
 
     def __init__(self) -> None:
-        self.file: FlatFile | None = None
         self.lanes: list[_AgentBuffers] = []
 
     def why_not(self) -> str | None:
@@ -99,16 +98,10 @@ class NixlPosixEngine(Engine):
             raise RuntimeError(f"{op} of {len(numbers)} blocks ended as {state}")
         return None
 
-    def flush(self) -> None:
-        assert self.file is not None
-        self.file.flush()
-
     def close(self) -> None:
         while self.lanes:
             self.lanes.pop().release()
-        if self.file is not None:
-            self.file.close()
-            self.file = None
+        super().close()
 
     def facts(self) -> dict[str, Any]:
         return {"version": f"nixl-cu12 {version('nixl-cu12')}", "path": f"POSIX plugin, {self.queue}, polled"}
