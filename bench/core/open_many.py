@@ -17,6 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bench.facts import facts
+
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = """
 import json, os, sys, time
@@ -51,6 +53,20 @@ def build_filler() -> Path:
     return folder / "kvstore_fill_metadata"
 
 
+def open_once(path: str) -> dict[str, float]:
+    """In a process that is killed then; what it found.
+
+    Raises
+    ------
+    RuntimeError : it did not open it; with what it said.
+    """
+    child = subprocess.run([sys.executable, "-c", CHILD, path], capture_output=True, text=True, check=False)
+    if not child.stdout:
+        raise RuntimeError(f"opening {path} ended with {child.returncode}: {child.stderr.strip()}")
+    run: dict[str, float] = json.loads(child.stdout)
+    return run
+
+
 def main(argv: list[str]) -> int:
     """Parses the command line and runs."""
     parser = argparse.ArgumentParser(prog="bench-core open", description=__doc__.split("\n\n")[0])
@@ -66,9 +82,8 @@ def main(argv: list[str]) -> int:
         subprocess.run([filler, path, str(arguments.blocks)], check=True)
         runs = []
         for _ in range(arguments.repetitions):
-            child = subprocess.run([sys.executable, "-c", CHILD, path], capture_output=True, text=True, check=False)
-            runs.append(json.loads(child.stdout))
-            run = runs[-1]
+            run = open_once(path)
+            runs.append(run)
             print(
                 f"open {run['seconds']:.2f} s  {run['blocks']:.0f} blocks  read {run['read_bytes'] / 1e9:.2f} GB  "
                 f"index {run['index_bytes'] / run['blocks']:.1f} bytes/block  "
@@ -81,5 +96,6 @@ def main(argv: list[str]) -> int:
                 [sys.executable, "-m", "kvstore", "check", path, "--sample", str(arguments.check)], check=True
             )
     if arguments.json:
-        arguments.json.write_text(json.dumps({"blocks": arguments.blocks, "runs": runs}, indent=1))
+        found = {"machine": facts("scripts/bench-core"), "blocks": arguments.blocks, "runs": runs}
+        arguments.json.write_text(json.dumps(found, indent=1))
     return 0

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 import kvstore
+from bench.facts import facts
 from kvstore.bench.content import Buffers, Content
-from kvstore.bench.machine import machine
 from kvstore.bench.places import loop_on_memory
 
 MIB = 1 << 20
@@ -70,5 +70,5 @@ def main(argv: list[str]) -> int:
             )
             rows += [{"block_bytes": size, "window_bytes": window, "gb_per_s": runs[window]} for window in WINDOWS]
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
+        Path(arguments.json).write_text(json.dumps({"machine": facts("scripts/bench-core"), "rows": rows}, indent=1))
     return 0

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import kvstore
+from bench.facts import facts
 from kvstore import parse_size
-from kvstore.bench.machine import machine
 from kvstore.bench.places import file_on_disk, loop_on_memory
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,7 +161,7 @@ def visibility(path: str, arguments: argparse.Namespace) -> list[dict[str, Any]]
             row: dict[str, Any] = {"durable": durable, "puts": arguments.visible}
             for name, values in (("from_begin_ms", from_begin), ("from_end_ms", from_end)):
                 ordered = sorted(values)
-                row[name] = {"p50": statistics.median(ordered), "p99": ordered[len(ordered) * 99 // 100]}
+                row[name] = {"p50": statistics.median(ordered), "p99": ordered[-(-len(ordered) * 99 // 100) - 1]}
             rows.append(row)
     return rows
 
@@ -181,12 +181,9 @@ def main() -> int:
     parser.add_argument("--folder", default=".", help="of the file on disk")
     parser.add_argument("--json", type=Path, help="write every repetition here")
     arguments = parser.parse_args()
-    facts = machine() | {
-        "date": time.strftime("%Y-%m-%d %H:%M"),
-        "command": "scripts/bench-sharing " + " ".join(sys.argv[1:]),
-    }
-    print(" | ".join(f"{key} {value}" for key, value in facts.items()), flush=True)
-    results: dict[str, Any] = {"machine": facts, "place": arguments.place, "block_bytes": arguments.block, "rows": []}
+    here = facts("scripts/bench-sharing")
+    print(" | ".join(f"{key} {value}" for key, value in here.items()), flush=True)
+    results: dict[str, Any] = {"machine": here, "place": arguments.place, "block_bytes": arguments.block, "rows": []}
     with contextlib.ExitStack() as stack:
         # The SQLite file is in the folder on disk: even where the device is memory, it is flushed for real.
         state = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.folder, prefix="kvstore-bench-"))
