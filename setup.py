@@ -8,6 +8,7 @@ KVSTORE_DEBUG=1            no optimisation, debug symbols
 KVSTORE_SANITIZE=address,undefined | thread
 KVSTORE_STATIC=1           link liburing and the C++ runtime into the module (wheels)
 KVSTORE_WERROR=1           warnings are errors
+KVSTORE_CUDA=auto | 0 | 1  compile the CUDA kernels: where nvcc is found, never, or fail without it
 KVSTORE_BUILD_JOBS=2       parallel compiler processes
 CMAKE_ARGS=...             further arguments for CMake
 KVSTORE_BUILD_DIR=...      CMake's folder, kept between builds so that only what changed is compiled
@@ -86,6 +87,7 @@ class CMakeBuild(build_ext):
             f"-DKVSTORE_SANITIZE={os.environ.get('KVSTORE_SANITIZE', '')}",
             f"-DKVSTORE_STATIC={'ON' if on('KVSTORE_STATIC') else 'OFF'}",
             f"-DKVSTORE_WERROR={'ON' if on('KVSTORE_WERROR') else 'OFF'}",
+            f"-DKVSTORE_CUDA={os.environ.get('KVSTORE_CUDA') or 'auto'}",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]  # fmt: skip
         done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

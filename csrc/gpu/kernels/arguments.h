@@ -22,7 +22,7 @@ constexpr uint32_t kLaunchArgumentBytes = 4096;
 constexpr uint32_t kMoveThreads = 512;              // one such block of threads per multiprocessor
 constexpr uint32_t kMoveUnroll = 8;                 // 16-byte accesses of a thread under way at once
 constexpr uint32_t kChunkUnits = 32 * kMoveUnroll;  // 4 KiB of an extent: what a warp moves at a time
-constexpr uint32_t kPageThreadsMax = 512;
+constexpr uint32_t kPageThreadsMax = 1024;          // likewise
 constexpr uint32_t kThreadsAPage = 4;
 
 // Division by a number below 2^30 of numbers below 2^31, by one multiplication: a GPU has no division instruction, and

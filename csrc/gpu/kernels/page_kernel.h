@@ -25,16 +25,15 @@ constexpr uint32_t kSecretBytes = 192;
 constexpr uint64_t kPrime32_1 = 0x9E3779B1u;
 constexpr uint64_t kPrime64_1 = 0x9E3779B185EBCA87u;
 
-// What one of the four threads needs of the secret; stripe n of a block is keyed by words n and n + 1.
-struct PairKeys {
-  uint64_t words[kBlockStripes + 2];  // the last two scramble
-  uint64_t last[2];                   // of a page's last stripe
-  uint64_t fold[2];
-  uint64_t start[2];  // of the accumulators
-};
-
+// What the four threads need of the secret. The words are read for every stripe, at a different place by each of the
+// four, which the constant bank would serve one after the other: so they are copied to shared memory.
 struct PageKeys {
-  PairKeys pairs[kThreadsAPage];
+  uint64_t words[kSecretBytes / 8];  // stripe n of a block is keyed from word n on; words 16 to 23 scramble
+  struct Pair {
+    uint64_t last[2];  // of a page's last stripe
+    uint64_t fold[2];
+    uint64_t start[2];  // of the accumulators
+  } pairs[kThreadsAPage];
 };
 
 constexpr uint64_t secret_word(const uint8_t* secret, uint32_t offset) {
@@ -60,13 +59,12 @@ constexpr PageKeys make_page_keys() {
   const uint64_t start[8] = {0xC2B2AE3Du,         kPrime64_1,  0xC2B2AE3D27D4EB4Fu, 0x165667B19E3779F9u,
                              0x85EBCA77C2B2AE63u, 0x85EBCA77u, 0x27D4EB2F165667C5u, kPrime32_1};
   PageKeys keys = {};
+  for (uint32_t i = 0; i < kSecretBytes / 8; ++i) keys.words[i] = secret_word(secret, 8 * i);
   for (uint32_t pair = 0; pair < kThreadsAPage; ++pair) {
-    PairKeys& own = keys.pairs[pair];
-    for (uint32_t i = 0; i < kBlockStripes + 2; ++i) own.words[i] = secret_word(secret, 16 * pair + 8 * i);
     for (uint32_t i = 0; i < 2; ++i) {
-      own.last[i] = secret_word(secret, kSecretBytes - kStripeBytes - 7 + 16 * pair + 8 * i);
-      own.fold[i] = secret_word(secret, 11 + 16 * pair + 8 * i);
-      own.start[i] = start[2 * pair + i];
+      keys.pairs[pair].last[i] = secret_word(secret, kSecretBytes - kStripeBytes - 7 + 16 * pair + 8 * i);
+      keys.pairs[pair].fold[i] = secret_word(secret, 11 + 16 * pair + 8 * i);
+      keys.pairs[pair].start[i] = start[2 * pair + i];
     }
   }
   return keys;
@@ -101,55 +99,56 @@ __device__ __forceinline__ void accumulate(uint64_t* sums, const Words& data, ui
   sums[1] += data.low + (high & 0xffffffffu) * (high >> 32);
 }
 
-__device__ __forceinline__ void scramble(uint64_t* sums, const PairKeys& keys) {
-  for (uint32_t i = 0; i < 2; ++i) {
-    sums[i] = (sums[i] ^ sums[i] >> 47 ^ keys.words[kBlockStripes + i]) * kPrime32_1;
-  }
+// `words` are the secret's, from the pair's first on.
+__device__ __forceinline__ void scramble(uint64_t* sums, const uint64_t* words) {
+  for (uint32_t i = 0; i < 2; ++i) sums[i] = (sums[i] ^ sums[i] >> 47 ^ words[kBlockStripes + i]) * kPrime32_1;
 }
 
-// Of a stripe's two keys: XXH3 hashes the last 64 bytes of a page with a part of the secret of their own.
+// XXH3 hashes the last 64 bytes of a page with a part of the secret of their own.
 __device__ __forceinline__ void accumulate_stripe(uint64_t* sums, const Words& data, uint32_t block, uint32_t stripe,
-                                                  const PairKeys& keys) {
+                                                  const uint64_t* words, const PageKeys::Pair& keys) {
   const bool last = stripe == kBlockStripes - 1 && block == kPageBlocks - 1;
-  accumulate(sums, data, last ? keys.last[0] : keys.words[stripe], last ? keys.last[1] : keys.words[stripe + 1]);
+  accumulate(sums, data, last ? keys.last[0] : words[stripe], last ? keys.last[1] : words[stripe + 1]);
 }
 
-__device__ __forceinline__ uint64_t fold(const uint64_t* sums, const PairKeys& keys) {
+__device__ __forceinline__ uint64_t fold(const uint64_t* sums, const PageKeys::Pair& keys) {
   const uint64_t a = sums[0] ^ keys.fold[0], b = sums[1] ^ keys.fold[1];
   return (a * b) ^ __umul64hi(a, b);
 }
 
-// One thread's share of a whole page's hash. Eight loads are under way at once; the keys of a block stay in registers.
-__device__ __forceinline__ uint64_t folded_pair(uint64_t page, uint32_t pair, const PairKeys& keys) {
+// One thread's share of a whole page's hash, with eight loads under way at once: more take registers that there are
+// not.
+__device__ __forceinline__ uint64_t folded_pair(uint64_t page, uint32_t pair, const uint64_t* words,
+                                                const PageKeys::Pair& keys) {
   constexpr uint32_t kBatch = 8;
   uint64_t sums[2] = {keys.start[0], keys.start[1]};
   KVS_NO_UNROLL
   for (uint32_t block = 0; block < kPageBlocks; ++block) {
+    const uint64_t start = page + pair * 16 + block * (kBlockStripes * kStripeBytes);
     KVS_UNROLL
     for (uint32_t first = 0; first < kBlockStripes; first += kBatch) {
       Words data[kBatch];
       KVS_UNROLL
       for (uint32_t i = 0; i < kBatch; ++i) {
-        const uint32_t offset = (block * kBlockStripes + first + i) * kStripeBytes + pair * 16;
-        data[i] = words_of(__ldcs(reinterpret_cast<const uint4*>(page + offset)));
+        data[i] = words_of(__ldcs(reinterpret_cast<const uint4*>(start + (first + i) * kStripeBytes)));
       }
       KVS_UNROLL
-      for (uint32_t i = 0; i < kBatch; ++i) accumulate_stripe(sums, data[i], block, first + i, keys);
+      for (uint32_t i = 0; i < kBatch; ++i) accumulate_stripe(sums, data[i], block, first + i, words, keys);
     }
-    if (block < kPageBlocks - 1) scramble(sums, keys);
+    if (block < kPageBlocks - 1) scramble(sums, words);
   }
   return fold(sums, keys);
 }
 
 // Of a page that ends early: one a run at most, so short code matters more than speed.
 __device__ __forceinline__ uint64_t folded_pair_padded(uint64_t page, uint32_t bytes, uint32_t pair,
-                                                       const PairKeys& keys) {
+                                                       const uint64_t* words, const PageKeys::Pair& keys) {
   uint64_t sums[2] = {keys.start[0], keys.start[1]};
   KVS_NO_UNROLL
   for (uint32_t stripe = 0; stripe < kPageBlocks * kBlockStripes; ++stripe) {
-    if (stripe > 0 && stripe % kBlockStripes == 0) scramble(sums, keys);
+    if (stripe > 0 && stripe % kBlockStripes == 0) scramble(sums, words);
     accumulate_stripe(sums, load_padded(page, stripe * kStripeBytes + pair * 16, bytes), stripe / kBlockStripes,
-                      stripe % kBlockStripes, keys);
+                      stripe % kBlockStripes, words, keys);
   }
   return fold(sums, keys);
 }
@@ -178,7 +177,11 @@ __device__ __forceinline__ uint32_t run_of(const PageNodesArguments& arguments, 
 __device__ __forceinline__ void hash_pages(const PageNodesArguments& arguments) {
   constexpr uint32_t kWarpPages = 32 / kThreadsAPage;
   const uint32_t pair = threadIdx.x % kThreadsAPage;
-  const PairKeys& keys = kPageKeys.pairs[pair];
+  const PageKeys::Pair& keys = kPageKeys.pairs[pair];
+  __shared__ uint64_t secret[kSecretBytes / 8];
+  if (threadIdx.x < kSecretBytes / 8) secret[threadIdx.x] = kPageKeys.words[threadIdx.x];
+  __syncthreads();
+  const uint64_t* words = secret + 2 * pair;
   const uint32_t warp = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
   const uint32_t warps = gridDim.x * blockDim.x / 32;
   for (uint64_t first = static_cast<uint64_t>(warp) * kWarpPages; first < arguments.page_count;
@@ -192,8 +195,8 @@ __device__ __forceinline__ void hash_pages(const PageNodesArguments& arguments) 
       const uint64_t address = run.address + in_run * kHashPageBytes;
       const uint64_t left = run.bytes - in_run * kHashPageBytes;
       node_address = run.nodes_address + in_run * 8;
-      sum = left >= kHashPageBytes ? folded_pair(address, pair, keys)
-                                   : folded_pair_padded(address, static_cast<uint32_t>(left), pair, keys);
+      sum = left >= kHashPageBytes ? folded_pair(address, pair, words, keys)
+                                   : folded_pair_padded(address, static_cast<uint32_t>(left), pair, words, keys);
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
     sum += __shfl_xor_sync(0xffffffffu, sum, 2);

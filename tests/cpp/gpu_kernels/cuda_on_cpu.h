@@ -21,6 +21,7 @@
 #define __global__
 #define __device__
 #define __constant__
+#define __shared__ static
 #define __grid_constant__
 #define __forceinline__ inline
 #define __launch_bounds__(threads)
@@ -57,6 +58,9 @@ struct CudaWarp {
   uint64_t values[32];
 };
 inline thread_local CudaWarp* cuda_warp = nullptr;
+inline thread_local std::barrier<>* cuda_block = nullptr;
+
+inline void __syncthreads() { cuda_block->arrive_and_wait(); }
 
 inline uint64_t __shfl_xor_sync(uint32_t, uint64_t value, uint32_t distance) {
   cuda_warp->values[threadIdx.x % 32] = value;
@@ -81,14 +85,19 @@ void run_grid_of_warps(void (*kernel)(Arguments), const std::remove_const_t<Argu
                        uint32_t threads) {
   std::vector<std::unique_ptr<CudaWarp>> warps;
   for (uint32_t i = 0; i < threads / 32; ++i) warps.push_back(std::make_unique<CudaWarp>());
+  std::barrier<> together(static_cast<std::ptrdiff_t>(threads));
   std::vector<std::thread> block;
   for (uint32_t i = 0; i < threads; ++i) {
     block.emplace_back([&, i] {
       cuda_warp = warps[i / 32].get();
+      cuda_block = &together;
       threadIdx.x = i;
       gridDim.x = blocks;
       blockDim.x = threads;
-      for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) kernel(arguments);
+      for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+        kernel(arguments);
+        __syncthreads();  // the next block's shared memory is this one's
+      }
     });
   }
   for (std::thread& thread : block) thread.join();

@@ -1,0 +1,3 @@
+# Ends a command whose output went to FILE, with that output.
+file(READ "${FILE}" output)
+message(FATAL_ERROR "${output}")
