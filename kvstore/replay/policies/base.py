@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 from kvstore.replay.trace import Request, Trace
 
-__all__ = ["BlockPolicy", "Policy"]
+__all__ = ["BlockPolicy", "Policy", "ReclaimOrder"]
+
+#: In which order the store gives up regions: ``kvstore.open(reclaim_order=…)``.
+ReclaimOrder: TypeAlias = Literal["lru", "fifo"]
 
 
 class Policy(ABC):
@@ -29,7 +32,7 @@ class Policy(ABC):
     #: Whether it reuses whole regions; the others evict single blocks, which a drive pays for by copying inside.
     by_region: ClassVar[bool] = False
     #: The store's own order of reclaim that does the same, or comes closest: a run against the store uses it.
-    reclaim_order: ClassVar[Literal["lru", "fifo"]] = "lru"
+    reclaim_order: ClassVar[ReclaimOrder] = "lru"
 
     def __init__(self, capacity_blocks: int, trace: Trace, blocks_per_region: int) -> None:
         self.capacity_blocks = capacity_blocks

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection
+from typing import ClassVar
 
-from kvstore.replay.policies.base import Policy
+from kvstore.replay.policies.base import Policy, ReclaimOrder
 from kvstore.replay.trace import Request, Trace
 
 __all__ = ["RegionFifo", "RegionLru", "RegionSecondChance"]
@@ -24,7 +25,7 @@ class RegionFifo(Policy):
     name = "region-fifo"
     about = "by region: the one filled first goes first"
     by_region = True
-    reclaim_order = "fifo"
+    reclaim_order: ClassVar[ReclaimOrder] = "fifo"
 
     def __init__(self, capacity_blocks: int, trace: Trace, blocks_per_region: int) -> None:
         super().__init__(capacity_blocks, trace, blocks_per_region)
@@ -84,7 +85,7 @@ class RegionLru(RegionFifo):
 
     name = "region-lru"
     about = "by region: the one used longest ago goes first, tails of chains touched first"
-    reclaim_order = "lru"
+    reclaim_order: ClassVar[ReclaimOrder] = "lru"
 
     def touch(self, block: int) -> None:
         self._regions.move_to_end(self._region_of[block])

@@ -10,6 +10,9 @@ tests/python/test_replay_store.py holds it against the store.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from kvstore.replay.policies.base import ReclaimOrder
 from kvstore.replay.policies.regions import RegionLru
 from kvstore.replay.trace import Request, Trace
 
@@ -58,7 +61,7 @@ class StoreFifo(StoreDefault):
 
     name = "store-fifo"
     about = 'this store with reclaim_order="fifo": the region written longest ago goes first'
-    reclaim_order = "fifo"
+    reclaim_order: ClassVar[ReclaimOrder] = "fifo"
 
     def touch(self, block: int) -> None:
         """Uses do not count."""
