@@ -13,12 +13,6 @@ from typing import Any
 
 from kvstore.vllm import compat
 
-_GROUP_BYTES = 4
-
-
-def _group_of(key: bytes) -> int:
-    return int.from_bytes(key[-_GROUP_BYTES:], "big")
-
 
 class _RequestChains:
     """The keys of one request by group and end token."""
@@ -29,7 +23,7 @@ class _RequestChains:
 
     def learn(self, req_context: Any) -> None:
         for key, end_token in compat.keys_of_request(req_context, self.seen):
-            self.keys[_group_of(key), end_token] = key
+            self.keys[compat.group_of(key), end_token] = key
             self.seen += 1
 
 
@@ -52,7 +46,7 @@ def places(
     parents: list[bytes | None] = []
     depths: list[int] = []
     for key in keys:
-        group, end_token = _group_of(key), req_context.get_offload_key_position(key)
+        group, end_token = compat.group_of(key), req_context.get_offload_key_position(key)
         if end_token is None or group >= len(chunk_tokens):
             parents.append(None)
             depths.append(0)

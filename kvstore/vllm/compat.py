@@ -81,6 +81,11 @@ def keys_of_request(req_context: Any, skip: int) -> Iterator[tuple[bytes, int]]:
     return itertools.islice(getattr(req_context, "_offload_key_positions", {}).items(), skip, None)
 
 
+def group_of(key: bytes) -> int:
+    """The KV cache group that vLLM put into a key."""
+    return int.from_bytes(key[-4:], "big")
+
+
 def platform_name() -> str:
     """Of the device whose kernels write the KV cache; on a CPU also the instructions, by which it packs its pages."""
     import torch
@@ -100,3 +105,16 @@ def canonical_format(config: Any) -> str:
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping import canonical_format_id
 
     return str(canonical_format_id(config.kv_cache_layout))
+
+
+def store_again(scheduler: Any, request_id: str) -> None:
+    """Have vLLM's offloading scheduler ask for all blocks of a request again, of which it takes some for stored.
+
+    Not public in vLLM; where it is not there, blocks that failed to load and were computed are stored by another
+    request. Groups with a window are left out: of those vLLM forgets the blocks that were taken for stored.
+    """
+    request = getattr(scheduler, "_req_status", {}).get(request_id)
+    if request is not None:
+        for config, group in zip(scheduler.config.kv_group_configs, request.group_states, strict=True):
+            if config.sliding_window_size_in_chunks is None:
+                group.next_stored_chunk_idx = 0

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the vLLM tier: one dataclass, checked once, every error naming its field."""
+"""The settings of the tier and of the connector: a dataclass each, checked once, every error naming its field."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from kvstore import _settings
 RESERVED_IDENTITY = frozenset(
     {
         *("engine", "door", "model", "revision", "dtype", "platform", "layout", "canonical", "replicated", "portable"),
-        *("row_bytes", "tokens_per_hash", "blocks_per_chunk", "groups"),
-        *("tp_size", "pp_size", "pcp_size", "dcp_size", "world_size"),
+        *("row_bytes", "tokens_per_hash", "blocks_per_chunk", "groups", "epoch"),
+        *("tp_size", "pp_size", "pcp_size", "dcp_size", "world_size", "rank"),
     }
 )
 
@@ -70,4 +70,42 @@ _CHECKS: dict[str, _settings.Check] = {
     "load_timeout_s": _settings.number(float, 0, "seconds"),
     "locality": _settings.one_of(("", "LOCAL", "REMOTE")),
     "enable_kv_events": _settings.boolean,
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConnectorConfig(_settings.PoolSettings):
+    """Settings of the vLLM connector, besides those of its pool.
+
+    Parameters
+    ----------
+    revision, identity, durable, load_timeout_s : as :class:`TierConfig`.
+    layerwise : load layer by layer while the first ones are computed already, instead of before the request is
+        scheduled.
+    offload_prompt_only, self_describing_kv_events : vLLM's own, see its offloading.
+    """
+
+    revision: str = ""
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    durable: bool = False
+    load_timeout_s: float = 0.0
+    layerwise: bool = False
+    offload_prompt_only: bool = True
+    self_describing_kv_events: bool = False
+
+    @classmethod
+    def from_mapping(cls, fields: Mapping[str, Any], where: str) -> ConnectorConfig:
+        """Check ``kv_connector_extra_config`` and build the settings; as :meth:`TierConfig.from_mapping`."""
+        return cls(**_settings.check_settings(fields, where, _CONNECTOR_CHECKS))
+
+
+_CONNECTOR_CHECKS: dict[str, _settings.Check] = {
+    **_settings.POOL_CHECKS,
+    "revision": _settings.text,
+    "identity": _settings.identity(RESERVED_IDENTITY),
+    "durable": _settings.boolean,
+    "load_timeout_s": _settings.number(float, 0, "seconds"),
+    "layerwise": _settings.boolean,
+    "offload_prompt_only": _settings.boolean,
+    "self_describing_kv_events": _settings.boolean,
 }

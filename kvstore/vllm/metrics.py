@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the tier counts, for vLLM's own metrics: ``/metrics`` shows each as ``vllm:kvstore_<name>_total``."""
+"""What the tier and the connector count. vLLM's ``/metrics`` shows each as ``vllm:kvstore_<name>_total``."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import OffloadingCounterMetadata
 
@@ -33,7 +34,7 @@ def definitions() -> dict[str, OffloadingCounterMetadata]:
 
 
 class TierCounts:
-    """The counts of one tier: all of them since it began, and those that vLLM has not taken yet."""
+    """The counts of one door: all of them since it began, and those that vLLM has not taken yet."""
 
     def __init__(self) -> None:
         self.totals: Counter[str] = Counter(dict.fromkeys(COUNTERS, 0))
@@ -52,3 +53,25 @@ class TierCounts:
         for name, amount in since.items():
             stats.increase_counter(_PREFIX + name, amount)
         return stats
+
+
+class ConnectorPromMetrics(KVConnectorPromMetrics):
+    """The connector's counters in ``/metrics``; of vLLM's own offloading metrics it shows none."""
+
+    def __init__(self, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: Any) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        made = {
+            name: self._counter_cls(name=name, documentation=one.documentation, labelnames=labelnames)
+            for name, one in definitions().items()
+        }
+        self._counters = {
+            (name, engine): counter.labels(*values)
+            for name, counter in made.items()
+            for engine, values in per_engine_labelvalues.items()
+        }
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        for name, by_labels in transfer_stats_data.get("data", {}).items():
+            counter = self._counters.get((name, engine_idx))
+            if counter is not None:
+                counter.inc(sum(by_labels.values()))

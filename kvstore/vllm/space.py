@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""The identity of the vLLM tier's space: all that two engines must agree on for one to use the other's blocks.
+"""The identity of a vLLM door's space: all that two engines must agree on for one to use the other's blocks.
 
 vLLM's key is the hash of the tokens (with LoRA, images and the cache salt in it) and the KV cache group. Everything
 else that decides the bytes of a row is here. A field more makes a miss, a field less makes wrong bytes.
@@ -19,7 +19,9 @@ ENGINE = "vllm"
 DOOR = "tier"
 
 
-def identity_of(config: Any, row_bytes: int, revision: str, added: Mapping[str, Any]) -> dict[str, Identity]:
+def identity_of(
+    config: Any, row_bytes: int, revision: str, added: Mapping[str, Any], door: str = DOOR, rank: int | None = None
+) -> dict[str, Identity]:
     """Return the identity of the space of one engine.
 
     Parameters
@@ -28,10 +30,12 @@ def identity_of(config: Any, row_bytes: int, revision: str, added: Mapping[str, 
     row_bytes : of one chunk in the CPU tier, all ranks together.
     revision : of the weights.
     added : what the user adds.
+    door : whose blocks they are: each cuts them in its own way.
+    rank : of the worker whose part of each block it is; None: the parts of all ranks are one block.
     """
     parallel = config.parallel
     # The bytes of a row are the same under any parallel sizes then, by vLLM's own word.
-    portable = bool(parallel.is_parallelism_agnostic or config.replicated_layout)
+    portable = rank is None and bool(parallel.is_parallelism_agnostic or config.replicated_layout)
     sizes = {
         "tp_size": parallel.tp_size,
         "pp_size": parallel.pp_size,
@@ -42,7 +46,7 @@ def identity_of(config: Any, row_bytes: int, revision: str, added: Mapping[str, 
     return {
         **added,
         "engine": ENGINE,
-        "door": DOOR,
+        "door": door,
         "model": config.model.name,
         "revision": revision,
         "dtype": config.model.dtype,
@@ -56,6 +60,7 @@ def identity_of(config: Any, row_bytes: int, revision: str, added: Mapping[str, 
         "blocks_per_chunk": config.cache.blocks_per_chunk,
         "groups": [_group(group) for group in config.groups],
         **({} if portable else sizes),
+        **({} if rank is None else {"rank": rank}),
     }
 
 

@@ -12,10 +12,9 @@ still touch its rows (I11).
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from collections.abc import Collection, Iterable
+from typing import Any, ClassVar, NamedTuple
 
 from vllm.v1.kv_offload.base import (
     Locality,
@@ -34,34 +33,13 @@ from kvstore.vllm.config import TierConfig
 from kvstore.vllm.failed import FailedKeys
 from kvstore.vllm.revision import revision_of
 from kvstore.vllm.space import identity_of
-from kvstore.vllm.trouble import Trouble
+from kvstore.vllm.trouble import Trouble, answers
 
 logger = compat.logger()
 
 _DRAIN_SLICE_S = 10.0
 # Memory that a device may still write to after its tier was shut down. Held for the life of the process (I11).
 _leaked: list[Any] = []
-
-_Answer = TypeVar("_Answer")
-
-
-def _answers(
-    otherwise: Callable[[], _Answer], doing: str
-) -> Callable[[Callable[..., _Answer]], Callable[..., _Answer]]:
-    """Make a method answer ``otherwise()`` where it would raise: what leaves it would end the engine."""
-
-    def decorate(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
-        @functools.wraps(method)
-        def call(self: KVStoreTier, *arguments: Any, **named: Any) -> _Answer:
-            try:
-                return method(self, *arguments, **named)
-            except Exception as error:  # noqa: BLE001 - the engine goes on, whatever it is; told with its place
-                self._trouble.tell(doing, error)
-                return otherwise()
-
-        return call
-
-    return decorate
 
 
 def _nothing() -> Iterable[Any]:
@@ -175,7 +153,7 @@ class KVStoreTier(SecondaryTierManager):
 
     # ---- lookup ----
 
-    @_answers(lambda: LookupResult.MISS, "a lookup is a miss")
+    @answers(lambda: LookupResult.MISS, "a lookup is a miss")
     def lookup(self, key: bytes, req_context: Any) -> LookupResult:
         """Answer HIT or MISS from the index; never RETRY, and no I/O."""
         self._counts.add("lookups")
@@ -184,7 +162,7 @@ class KVStoreTier(SecondaryTierManager):
         self._counts.add("lookup_hits")
         return LookupResult.HIT
 
-    @_answers(lambda: None, "a use is not counted")
+    @answers(lambda: None, "a use is not counted")
     def touch(self, keys: Collection[bytes], req_context: Any) -> None:
         """Count a use of each block, so that it is reclaimed later."""
         if keys and not self._closed:
@@ -225,7 +203,7 @@ class KVStoreTier(SecondaryTierManager):
             keys, rows, parents=parents, depths=depths, durable=self._config.durable, queue=self._queue
         )
 
-    @_answers(_nothing, "finished jobs are not reported")
+    @answers(_nothing, "finished jobs are not reported")
     def get_finished_jobs(self) -> Iterable[JobResult]:
         """Report the jobs that ended since the last call, with the keys of each load that are right."""
         finished, self._refused = self._refused, []
@@ -289,7 +267,7 @@ class KVStoreTier(SecondaryTierManager):
         """Whether a job is to be reported yet."""
         return bool(self._running or self._refused)
 
-    @_answers(lambda: None, "jobs are not waited for")
+    @answers(lambda: None, "jobs are not waited for")
     def drain_jobs(self) -> None:
         """Wait until no device touches a row any more, however long that takes."""
         for running in list(self._running.values()):
@@ -301,7 +279,7 @@ class KVStoreTier(SecondaryTierManager):
 
     # ---- what vLLM reads ----
 
-    @_answers(_nothing, "events are not told")
+    @answers(_nothing, "events are not told")
     def take_events(self) -> Iterable[OffloadingEvent]:
         """What was stored and evicted since the last call, where ``enable_kv_events`` asks for it."""
         if self._feed is None:
@@ -320,7 +298,7 @@ class KVStoreTier(SecondaryTierManager):
         """The counters of this tier; see :mod:`kvstore.vllm.metrics`."""
         return dict(metrics.definitions())
 
-    @_answers(lambda: None, "counts are not told")
+    @answers(lambda: None, "counts are not told")
     def get_stats(self) -> Any:
         """What was counted since the last call."""
         return self._counts.take()
@@ -336,7 +314,7 @@ class KVStoreTier(SecondaryTierManager):
 
     # ---- end ----
 
-    @_answers(lambda: None, "the tier is not shut down cleanly")
+    @answers(lambda: None, "the tier is not shut down cleanly")
     def shutdown(self) -> None:
         """Wait for what is in flight, let go of the CPU tier's memory, close the pool. Idempotent.
 

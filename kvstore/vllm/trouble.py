@@ -7,15 +7,40 @@ The device that fails one load fails thousands, in a process that must go on ser
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from kvstore.vllm import compat
 
 logger = compat.logger()
 
+_Answer = TypeVar("_Answer")
+
+
+def answers(otherwise: Callable[[], _Answer], doing: str) -> Callable[[Callable[..., _Answer]], Callable[..., _Answer]]:
+    """Make a method answer ``otherwise()`` where it would raise: what leaves it would end the engine.
+
+    The method's object has its :class:`Trouble` in ``_trouble``.
+    """
+
+    def decorate(method: Callable[..., _Answer]) -> Callable[..., _Answer]:
+        @functools.wraps(method)
+        def call(self: Any, *arguments: Any, **named: Any) -> _Answer:
+            try:
+                return method(self, *arguments, **named)
+            except Exception as error:  # noqa: BLE001 - the engine goes on, whatever it is; told with its place
+                self._trouble.tell(doing, error)
+                return otherwise()
+
+        return call
+
+    return decorate
+
 
 class Trouble:
-    """What went wrong in one tier, by kind."""
+    """What went wrong in one door, by kind."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()

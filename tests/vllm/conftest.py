@@ -56,6 +56,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def expected(model: Path) -> list[list[int]]:
+    """What the engine says without a store."""
+    from vllm_support import PROMPTS, Run, generate
+
+    run = Run(model, None, [generate(number) for number in range(PROMPTS)])
+    try:
+        return [step["tokens"] for step in run.generated(PROMPTS)]
+    finally:
+        run.end()
+
+
 @pytest.fixture
 def run_engine() -> Iterator[Callable[..., Any]]:
     """Return a function that starts a vLLM process; all are gone at the end."""

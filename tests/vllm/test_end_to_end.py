@@ -13,27 +13,14 @@ from typing import Any
 
 import pytest
 from vllm_model import make_model
-from vllm_support import RESET, generate
+from vllm_support import PROMPTS, RESET, generate
 
 import kvstore
 
 pytestmark = pytest.mark.timeout(600)
-PROMPTS = 4
 # Two blocks of 128 tokens of each prompt are whole.
 BLOCKS = 2
 BLOCK_TOKENS = 128
-
-
-@pytest.fixture(scope="module")
-def expected(model: Path) -> list[list[int]]:
-    """What the engine says without a store."""
-    from vllm_support import Run
-
-    run = Run(model, None, [generate(number) for number in range(PROMPTS)])
-    try:
-        return [step["tokens"] for step in run.generated(PROMPTS)]
-    finally:
-        run.end()
 
 
 def tokens(steps: list[dict[str, Any]]) -> list[list[int]]:

@@ -28,6 +28,8 @@ ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join([str(Path(kvstore.__file__).parents[1]), str(HERE)]),
 }
 CPU_BYTES = 32 << 20
+# Whose answers without a store are known: those of generate(0) and on.
+PROMPTS = 4
 
 
 def prompt(number: int) -> str:
@@ -45,13 +47,20 @@ RESET = {"do": "reset"}
 class Run:
     """One process. Its steps are read as they come."""
 
-    def __init__(self, model: Path, pool: Path | None, steps: list[dict[str, Any]], **more: Any) -> None:
+    def __init__(
+        self,
+        model: Path,
+        pool: Path | None,
+        steps: list[dict[str, Any]],
+        script: str = "vllm_run.py",
+        **more: Any,
+    ) -> None:
         self.engine_id = f"kvstore-test-{os.getpid()}-{id(self)}"
         tier = {"path": str(pool), **more.pop("tier", {})} if pool is not None else None
         run = {"model": str(model), "engine_id": self.engine_id, "tier": tier, "steps": steps}
         run |= {"dtype": "bfloat16", "cpu_bytes": CPU_BYTES, **more}
         self._process = subprocess.Popen(
-            [sys.executable, str(HERE / "vllm_run.py"), json.dumps(run)],
+            [sys.executable, str(HERE / script), json.dumps(run)],
             env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
         self.log: list[str] = []
