@@ -169,9 +169,12 @@ class Contender:
         """A turn that counts, for so long or for so many blocks. Yields ten times a second while it lasts."""
         before, own = cpu_time(self.engine.processes()), cpu_of_thread()
         earlier, begun = self._sums(), time.perf_counter()
+        flushing = CpuTime(0.0, 0.0)
         try:
             yield from self._run(Turn(seconds, blocks, self.clock), self.tallies)
+            watched = cpu_of_thread()
             flush_s = self._settle()
+            flushing = cpu_of_thread() - watched
             self.clock.advance(flush_s)
             self.flush_s += flush_s
         finally:
@@ -179,9 +182,10 @@ class Contender:
             ran_s = time.perf_counter() - begun
             self.turns.append({name: now - earlier[name] for name, now in self._sums().items()})
             self.ran_s += self.turns[-1]["seconds"] if self._self_timed else ran_s
+            self.cpu = self.cpu.plus(flushing)
             if self.engine.processes():
                 used = cpu_time(self.engine.processes()) - before
-                self.cpu = self.cpu.plus(used - (cpu_of_thread() - own))
+                self.cpu = self.cpu.plus(used - (cpu_of_thread() - own))  # this thread watches, but for flushing
 
     def _settle(self) -> float:
         """Have all that was put on the device; how long that took."""

@@ -9,7 +9,6 @@ asked, one that is a dict takes kvstore's name.
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import shutil
 import signal
@@ -437,7 +436,7 @@ def test_a_panic_in_a_library_is_a_result_and_not_the_end(
 
 
 class Noting(MemoryEngine):
-    """Takes a moment for a get, and notes whose turn it was."""
+    """Notes whose turn it was."""
 
     def __init__(self, name: str, notes: list[str]) -> None:
         super().__init__()
@@ -446,7 +445,6 @@ class Noting(MemoryEngine):
     def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
         if op == "get":
             self.notes.append(self.own)
-            time.sleep(0.001)
         return super().batch(op, numbers, buffers)
 
 
@@ -454,11 +452,9 @@ def test_engines_alternate_turn_by_turn(tmp_path: Path, monkeypatch: pytest.Monk
     notes: list[str] = []
     engines_by_name = {name: Noting(name, notes) for name in ("kvstore", "preadv")}
     monkeypatch.setattr("kvstore.bench.contender.make_engine", engines_by_name.__getitem__)
-    jobs = bench(tmp_path, "--rw=get", "--engine=kvstore,preadv", "--runtime=100ms", "--slice=20ms")["jobs"]
-    changes = sum(one != other for one, other in itertools.pairwise(notes))
-    turns = [len(job["kvbench"]["turns"]) for job in jobs]
-    assert min(turns) >= 3
-    assert changes == sum(turns) - 1
+    jobs = bench(tmp_path, "--rw=get", "--engine=kvstore,preadv", "--slice=1us")["jobs"]
+    assert [len(job["kvbench"]["turns"]) for job in jobs] == [32, 32]  # a turn is one batch at least
+    assert notes == ["kvstore", "preadv"] * 32
 
 
 class Lazy(MemoryEngine):
@@ -475,6 +471,20 @@ def test_what_an_engine_put_into_memory_is_flushed_in_its_own_turn_and_counts(
     own = one_job(tmp_path, "--rw=put")["kvbench"]
     assert own["seconds"] >= 0.05
     assert own["facts"]["flush_s"] >= 0.05
+
+
+class Laborious(MemoryEngine):
+    """Takes a tenth of a second of processor time to flush."""
+
+    def flush(self) -> None:
+        until = time.thread_time() + 0.1
+        while time.thread_time() < until:
+            pass
+
+
+def test_processor_time_of_flushing_is_the_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(Laborious(), monkeypatch)
+    assert one_job(tmp_path, "--rw=put")["kvbench"]["cpu_s"] >= 0.1
 
 
 class Caching(MemoryEngine):
