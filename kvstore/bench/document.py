@@ -72,18 +72,7 @@ def job(result: JobResult) -> dict[str, Any]:
         "error": _error(result),
         "eta": 0,
         "elapsed": int(tally.seconds) + 1,
-        "job options": {
-            "name": spec.name,
-            "filename": ":".join(result.paths),
-            "rw": _FIO_RW[spec.rw],
-            "bs": str(max(spec.block_sizes)),
-            "iodepth": str(spec.iodepth),
-            "iodepth_batch_submit": str(_call_blocks(result)),
-            "numjobs": str(spec.numjobs),
-            "size": str(spec.size),
-            "ioengine": result.engine,
-            "runtime": f"{spec.runtime:g}",
-        },
+        "job options": _in_fios_words(result),
         "read": side(tally.read, tally.seconds),
         "write": side(tally.write, tally.seconds),
         "trim": side(Side(), 0.0),
@@ -103,6 +92,23 @@ def job(result: JobResult) -> dict[str, Any]:
         "latency_percentile": 100.0,
         "latency_window": 0,
         "kvbench": _own(result),
+    }
+
+
+def _in_fios_words(result: JobResult) -> dict[str, str]:
+    """What was asked for."""
+    spec = result.spec
+    return {
+        "name": spec.name,
+        "filename": ":".join(result.paths),
+        "rw": _FIO_RW[spec.rw],
+        "bs": str(max(spec.block_sizes)),
+        "iodepth": str(spec.iodepth),
+        "iodepth_batch_submit": str(_call_blocks(result)),
+        "numjobs": str(spec.numjobs),
+        "size": str(spec.size),
+        "ioengine": result.engine,
+        "runtime": f"{spec.runtime:g}",
     }
 
 

@@ -270,7 +270,8 @@ def job_specs(sections: Sequence[tuple[str, Mapping[str, str]]]) -> list[JobSpec
     return [spec for name, given in sections for spec in _specs(name, given)]
 
 
-def _specs(name: str, given: Mapping[str, str]) -> list[JobSpec]:
+def _texts(name: str, given: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Of a section: the options of the table by their own names, and those of engines."""
     texts: dict[str, str] = {}
     engine_options: dict[str, str] = {}
     for written, text in given.items():
@@ -286,6 +287,11 @@ def _specs(name: str, given: Mapping[str, str]) -> list[JobSpec]:
             raise ConfigError(f"job {name}: {written} is {text!r}: kvbench always works as with {written}=1")
     if len({"bs", "bssplit", "shape"} & texts.keys()) > 1:
         raise ConfigError(f"job {name}: bs, bssplit and shape all say how large blocks are; give one of them")
+    return texts, engine_options
+
+
+def _specs(name: str, given: Mapping[str, str]) -> list[JobSpec]:
+    texts, engine_options = _texts(name, given)
     values: dict[str, Any] = {}
     for option in OPTIONS.values():
         text = texts.get(option.name, option.default)
