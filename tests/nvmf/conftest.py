@@ -4,18 +4,31 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from laboratory import BUILT, DRIVES, Drive, Laboratory, Machine
 
+from laboratory import BUILT, DRIVES, Drive, Laboratory, Machine, has_kvm
+
+BEGIN = time.monotonic()
 BOOTS = pytest.StashKey[list[tuple[str, float]]]()
 CASE_S = 600
+#: Of all that is done in guests, at most: eleven minutes where two processors are emulated and nothing else runs.
+WHOLE_S = float(os.environ.get("KVSTORE_NVMF_SECONDS", "2400"))
+
+
+@pytest.fixture(autouse=True)
+def _in_time() -> None:
+    if time.monotonic() - BEGIN > WHOLE_S:
+        pytest.fail(f"the laboratory has run for more than {WHOLE_S:g} s: KVSTORE_NVMF_SECONDS allows more")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -41,9 +54,21 @@ def laboratory(request: pytest.FixtureRequest) -> Iterator[Laboratory]:
 
 
 @pytest.fixture
+def told_by(record_property: Callable[[str, object], None]) -> Callable[[dict[str, Any]], None]:
+    """Puts what callers were told while a fault lasted into the transcript."""
+
+    def record(told: dict[str, Any]) -> None:
+        for what in ("gets", "puts"):
+            record_property(what, ", ".join(f"{said} {count}" for said, count in sorted(told[what].items())))
+        record_property("longest call", f"{told['longest_s']} s")
+
+    return record
+
+
+@pytest.fixture
 def alone(laboratory: Laboratory) -> Machine:
     """One guest that is target and host."""
-    drives = (*DRIVES, Drive("UNDER-TCP", block_bytes=512), Drive("UNDER-RDMA"), Drive("SWAP1"), Drive("SWAP2"))
+    drives = (*DRIVES, Drive("UNDER-TCP", block_bytes=512), Drive("UNDER-RDMA"))
     return laboratory.machine("alone", drives=drives, kernel_arguments="nvme.poll_queues=1", memory_mib=3072)
 
 
@@ -51,7 +76,9 @@ def alone(laboratory: Laboratory) -> Machine:
 def three(laboratory: Laboratory) -> Iterator[tuple[Machine, Machine, Machine]]:
     """A target and two hosts, connected by TCP and by RoCEv2. A test may leave workers named by a transport."""
     guests = laboratory.three((Drive("UNDER-TCP"), Drive("UNDER-RDMA")))
-    guests[0].call("hosts.serve")
+    if not guests[0].is_prepared:  # no test changes what the target serves
+        guests[0].call("hosts.serve")
+        guests[0].is_prepared = True
     for host in guests[1:]:
         host.call("hosts.join")
     yield guests
@@ -61,14 +88,23 @@ def three(laboratory: Laboratory) -> Iterator[tuple[Machine, Machine, Machine]]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Also as a page, which tests/nvmf/README.md has in it."""
     boots = config.stash.get(BOOTS, [])
     if not boots:
         return
-    terminalreporter.section("the laboratory")
-    for name, seconds in boots:
-        terminalreporter.write_line(f"{seconds:7.1f} s  boot of {name}")
+    rows = [(f"boot of {name}", "", f"{seconds:.1f}", "") for name, seconds in boots]
     for outcome in ("passed", "failed", "error", "skipped"):
         for report in terminalreporter.getreports(outcome):
             if "tests/nvmf/" in report.nodeid and (report.when == "call" or outcome != "passed"):
-                name = report.nodeid.partition("tests/nvmf/")[2]
-                terminalreporter.write_line(f"{report.duration:7.1f} s  {outcome:<7} {name}")
+                name = report.nodeid.partition("tests/nvmf/")[2].removeprefix("test_").replace(".py::test_", ": ")
+                said = "; ".join(f"{key} {value}" for key, value in report.user_properties)
+                rows.append((name.replace("_", " "), outcome, f"{report.duration:.1f}", said))
+    whole = f"{time.monotonic() - BEGIN:.0f} s for all of it, {'with KVM' if has_kvm() else 'emulated'}, "
+    whole += f"load {os.getloadavg()[2]:.1f} on {os.cpu_count()} processors, {time.strftime('%Y-%m-%d', time.gmtime())}"
+    terminalreporter.section("the laboratory")
+    for name, outcome, seconds, said in rows:
+        terminalreporter.write_line(f"{seconds:>7} s  {outcome:<7} {name}  {said}".rstrip())
+    terminalreporter.write_line(whole)
+    lines = [f"{whole}.", "", "| case | outcome | seconds | what was said |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    (BUILT / "transcript.md").write_text("\n".join(lines) + "\n")

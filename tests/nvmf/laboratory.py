@@ -21,7 +21,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "vm"))
 
-from guest import BUILT, DRIVES, ROOT, Drive, Guest, Link
+from guest import BUILT, DRIVES, ROOT, Drive, Guest, Link, has_kvm
 
 HERE = Path(__file__).resolve().parent
 
@@ -41,6 +41,7 @@ class Machine:
     def __init__(self, name: str, folder: Path, **options: Any) -> None:
         self.name = name
         self.is_broken = False
+        self.is_prepared = False  # a fixture's own, gone with the guest
         self.boot_s = 0.0
         self._path = folder / f"{name}.sock"
         python_path = os.pathsep.join(map(str, (ROOT, HERE / "guest", ROOT / "tests" / "reliability")))
@@ -180,4 +181,4 @@ class Laboratory:
             image.unlink()
 
 
-__all__ = ["DRIVES", "Drive", "Failed", "Laboratory", "Link", "Machine"]
+__all__ = ["BUILT", "DRIVES", "Drive", "Failed", "Laboratory", "Link", "Machine", "has_kvm"]

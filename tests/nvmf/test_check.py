@@ -13,7 +13,10 @@ import pytest
 from laboratory import Laboratory, Machine
 
 # What Soft-RoCE over a pair of virtual interfaces cannot have, or what nobody has started: told, never ok.
-NOT_THERE = ["path to peer", "read", "round trip", "rxe0/1 DSCP", "rxe0/1 ECN", "rxe0/1 PFC"]
+NOT_THERE = [
+    *("abilities of the target", "path to peer", "read", "round trip"),
+    *("rxe0/1 DSCP", "rxe0/1 ECN", "rxe0/1 PFC", "rxe0/1 driver"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +78,25 @@ def test_the_class_is_what_the_mend_has_set(guest: Machine) -> None:
 def test_a_round_trip_is_measured_with_who_answers_and_told_where_nobody_does(guest: Machine) -> None:
     path, trip, alone = guest.call("readiness.round_trips")
     assert path == ["ok", "4200 bytes arrive at 10.77.0.1 in one piece"]
-    assert (trip[0], trip[1].startswith("100 exchanges came back right")) == ("ok", True)
+    # Whether that is slow is the emulated processor's affair.
+    assert (trip[0] in ("ok", "warn"), trip[1].startswith("100 exchanges came back right")) == (True, True)
     assert (alone[0], "REJECTED" in alone[1]) == ("warn", True)
 
 
-def test_a_namespace_is_read_against_the_line_and_nothing_is_written(alone: Machine) -> None:
+def test_a_namespace_is_read_against_the_line_nothing_is_written_and_what_lacks_is_told(alone: Machine) -> None:
     told = alone.call("readiness.reads")
     assert (told["found"]["source"], told["written"]) == ("fio, sysfs", 0)
     assert "% of the line's 10" in told["found"]["told"]
     assert told["read"] > 0
+    verdict, lacks, mend, source = told["abilities"]
+    assert (verdict, source) == ("warn", "nvme-cli")
+    for ability in ("persistent reservations", "compare", "fused compare and write", "placement (FDP)"):
+        assert f"no {ability}: /dev/nvme" in lacks
+    assert "Linux targets have reservations from 6.13 on" in mend
+    assert told["of target"] == [
+        "no persistent reservations: this kernel's nvmet has none (Linux has from 6.13 on); no compare, no fused "
+        "commands, no placement (FDP): nvmet has none"
+    ]
+    verdict, lacks, mend = told["driver"]
+    assert (verdict, "does not survive a link that is taken down" in lacks) == ("warn", True)
+    assert "rdma link del rxe0" in mend

@@ -8,6 +8,8 @@ Method: three guests on one virtual network; each case over TCP and over RoCEv2.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from laboratory import Machine
@@ -18,19 +20,26 @@ FINE = ["hit"] * 12
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_of_two_owners_one_is_refused_and_the_other_has_all_the_blocks(three: Three, transport: str) -> None:
+def test_of_two_owners_the_earlier_is_refused_and_the_later_has_all_the_blocks(three: Three, transport: str) -> None:
+    """Between hosts nobody can tell a living owner from a dead one: docs/nvmf.md, one owner at a time."""
     _, one, two = three
     made = one.call("hosts.pool", transport)
     again = one.call("hosts.pool", transport)
     assert (again["pool_uuid"], again["line"]) == (made["pool_uuid"], made["line"])
+    assert two.call("hosts.owner", transport) == ""
     one.call("hosts.hold", transport, "first", worker=transport)
+    first = two.call("hosts.owner", transport)
+    assert first != ""
     two.call("hosts.hold", transport, "second", worker=transport)
+    assert one.call("hosts.owner", transport) not in ("", first)
     assert "owned by epoch" in one.call("hosts.refusal", transport, worker=transport)
+    assert one.call("hosts.put_again", transport, "never", worker=transport) == ["fenced"]
     seen = [host.call("hosts.superblock", transport) for host in (one, two)]
     assert seen[0] == seen[1]
     assert seen[0]["pool_uuid"] == made["pool_uuid"]
     one.kill(transport)
     assert two.call("hosts.reads", transport, "first", worker=transport) == FINE
+    assert two.call("hosts.reads", transport, "never", worker=transport) == ["miss"] * len(FINE)
     two.call("hosts.release", transport, worker=transport)
 
 
@@ -58,18 +67,20 @@ def test_what_a_killed_owner_had_stored_the_other_host_reads(three: Three, trans
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_lost_packets_cost_time_only(three: Three, transport: str) -> None:
+def test_lost_packets_cost_time_only(three: Three, transport: str, told_by: Callable[[dict[str, Any]], None]) -> None:
     one = three[1]
     told = one.call("faults.endure", transport, "lossy_network", timeout_s=300)
-    print("lossy_network", transport, told)
+    told_by(told)
     assert (set(told["gets"]), set(told["puts"])) == ({"hit"}, {"stored"})
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_twelve_seconds_without_a_network_are_errors_or_waits_and_end(three: Three, transport: str) -> None:
+def test_twelve_seconds_without_a_network_are_errors_or_waits_and_end(
+    three: Three, transport: str, told_by: Callable[[dict[str, Any]], None]
+) -> None:
     one = three[1]
     told = one.call("faults.endure", transport, "no_network", timeout_s=300)
-    print("no_network", transport, told)
+    told_by(told)
     assert told["longest_s"] < told["allowed_s"]
     assert set(told["gets"]) | set(told["puts"]) <= {"hit", "stored", "io", "fenced", "late"}
     assert told["longest_s"] > 2, "nobody noticed"

@@ -94,6 +94,18 @@ def refusal(transport: str) -> str:
     return wait_for("puts are refused", said)
 
 
+def owner(transport: str) -> str:
+    """Who has not closed the pool, as `nvmf-setup pool` tells it."""
+    return str((pool(transport)["owner"] or {"host": ""})["host"])
+
+
+def put_again(transport: str, prefix: str) -> list[str]:
+    """What puts of who holds it end in."""
+    wanted = keys(prefix, COUNT)
+    results = _held[transport].space(**IDENTITY).put_many(wanted, [b"later"] * COUNT).wait(60)
+    return sorted({result.code if result.status == "error" else result.status for result in results})
+
+
 def bench(line: str) -> str:
     """LMCache's own benchmark with the line as it was printed."""
     command = f"{shlex.quote(sys.executable)} -m lmcache.cli.main bench l2 {line} {BENCH}"

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import fabrics
@@ -14,6 +15,7 @@ from support import drive, keys, open_pool, put, read, run, statistics
 import kvstore
 
 COUNT = 12
+WITHIN_S = 60.0  # for one connection: 15 s until it is given up, the same for taking it back, an emulated machine
 
 
 def stranger(transport: str) -> str:
@@ -35,8 +37,8 @@ def key_file(name: str) -> str:
     return str(path)
 
 
-def wrong_key(transport: str) -> str:
-    """What is said of a wrong key; the right one connects."""
+def wrong_key(transport: str) -> tuple[str, bool]:
+    """What is said of a wrong key, and whether the kernel is stuck with it; where it is not the right one connects."""
     fabrics.prepare()
     for one in TRANSPORTS:
         disconnect(one)
@@ -53,14 +55,22 @@ def wrong_key(transport: str) -> str:
     )
     do("target", "apply", str(right))
     try:
-        status, out, errors = setup("host", "connect", str(wrong), "--host", host_name(transport), "--json")
+        begin = time.monotonic()
+        words = ["host", "connect", str(wrong), "--host", host_name(transport), "--json", "--timeout", "15"]
+        status, out, errors = setup(*words)
+        assert time.monotonic() - begin < WITHIN_S
         assert status == 1
         assert Path(key_file("wrong")).read_text().strip() not in out + errors
+        if "cannot be stopped" in errors:
+            assert "does not answer within" in setup("host", "connect", str(right), "--host", host_name(transport))[2]
+            return errors, True
         do("host", "connect", str(right), "--host", host_name(transport))
         do("host", "disconnect", str(right), "--host", host_name(transport))
-    finally:
+    except BaseException:
         do("target", "remove")
-    return errors
+        raise
+    do("target", "remove")
+    return errors, False
 
 
 def swapped_drives() -> list[str]:
@@ -110,6 +120,40 @@ def swapped_drives() -> list[str]:
         with open_pool(again["paths"]) as pool:
             assert read(pool, keys(transport, COUNT)) == ["hit"] * COUNT
     return said
+
+
+def swapped_names() -> dict[str, object]:
+    """Two pools whose names in /dev change places, as at a boot: each is found by what it is."""
+    fabrics.prepare()
+    before, pools = {}, {}
+    for number, transport in enumerate(TRANSPORTS, 1):
+        before[transport] = device = connect(transport)
+        run("blkdiscard", "-z", "-l", str(64 << 20), device)
+        nguid = fabrics.namespace(number, device)["nguid"]
+        pools[transport] = do("pool", str(FILE), "--host", host_name(transport), "--force", nguid)
+        with open_pool(device) as pool:
+            put(pool, keys(transport, COUNT))
+    for transport in TRANSPORTS:
+        disconnect(transport)
+    after = {transport: connect(transport) for transport in reversed(TRANSPORTS)}
+    drives = [drive(f"UNDER-{one.upper()}") for one in TRANSPORTS]
+    written = [statistics(one)["sectors_written"] for one in drives]
+    found = {one: do("pool", str(FILE), "--host", host_name(one)) for one in TRANSPORTS}
+    try:
+        open_pool(list(after.values())).close()
+        both = "opened"
+    except kvstore.errors.KvStoreError as error:
+        both = error.code
+    with open_pool(after["rdma"], read_only=True) as pool:  # by the name that the other pool had
+        misses = read(pool, keys("tcp", COUNT))
+    assert [statistics(one)["sectors_written"] for one in drives] == written
+    return {
+        "exchanged": (before["tcp"], before["rdma"]) == (after["rdma"], after["tcp"]),
+        "pools": all(found[one]["pool_uuid"] == pools[one]["pool_uuid"] for one in TRANSPORTS),
+        "paths": all(found[one]["paths"] == [after[one]] for one in TRANSPORTS),
+        "both": both,
+        "by the other's name": sorted(set(misses)),
+    }
 
 
 def what_is_absent() -> dict[str, object]:
