@@ -247,10 +247,15 @@ def _persist_target(run: _Run) -> int:
 
 def _persist_host(run: _Run) -> int:
     options = run.options
-    return _persist(run, lambda: host_files(run.spec, options.host, options.program or default_program()), HOST_UNIT)
+    host = run.spec.host(options.host)
+    # Without its names nvme-cli 2.3 looks for those of /etc/nvme/hostnqn in the file, finds none, and says nothing.
+    command = "" if host.key_file else f"nvme connect-all --hostnqn={shlex.quote(host.nqn)} --hostid={host.host_id}"
+    return _persist(
+        run, lambda: host_files(run.spec, options.host, options.program or default_program()), HOST_UNIT, command
+    )
 
 
-def _persist(run: _Run, wanted: Callable[[], Wanted], unit: str) -> int:
+def _persist(run: _Run, wanted: Callable[[], Wanted], unit: str, by_nvme_cli: str = "") -> int:
     options = run.options
     files = absent_files(unit, Path(options.root)) if options.remove else wanted()
     persistence = run.machine.persistence(files, Path(options.root))
@@ -266,10 +271,12 @@ def _persist(run: _Run, wanted: Callable[[], Wanted], unit: str) -> int:
     root = [] if options.root == "/" else [f"--root={options.root}"]
     enable = shlex.join(["systemctl", *root, "enable", *([] if root else ["--now"]), unit])
     written = bool(changed) and not options.dry_run
-    after = {} if options.remove else {"enable": enable}
+    after = {} if options.remove else {"enable": enable, "nvme_cli": by_nvme_cli}
     run.say(lines or ["nothing to do"], changed=written, files={path: files[path] for path in changed}, **after)
     if written and not options.remove:
         run.tell(f"To have it at boot: {enable}")
+        if by_nvme_cli:
+            run.tell(f"The same by nvme-cli, instead of the unit: {by_nvme_cli}")
     return EXIT_OK
 
 

@@ -32,6 +32,12 @@ def test_blocks_survive_a_disconnect_which_is_refused_while_the_pool_is_open(alo
     assert "in use" in alone.call("one_machine.survives_a_new_connection", transport)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_nvme_cli_connects_by_the_file_that_persist_writes(alone: Machine, transport: str) -> None:
+    """All but one option, of which nvme-cli 2.3 takes its own default whatever the file says."""
+    assert alone.call("persisted.connects_by_nvme_cli", transport) == ["ctrl_loss_tmo set to 120"]
+
+
 def test_an_address_in_use_leaves_the_target_as_it_was(alone: Machine) -> None:
     assert "already" in alone.call("one_machine.rollback_of_an_address_in_use")
 

@@ -34,6 +34,7 @@ def test_of_two_owners_the_earlier_is_refused_and_the_later_has_all_the_blocks(t
     assert one.call("hosts.owner", transport) not in ("", first)
     assert "owned by epoch" in one.call("hosts.refusal", transport, worker=transport)
     assert one.call("hosts.put_again", transport, "never", worker=transport) == ["fenced"]
+    assert one.call("hosts.reads", transport, "first", worker=transport) == ["miss"] * len(FINE)
     seen = [host.call("hosts.superblock", transport) for host in (one, two)]
     assert seen[0] == seen[1]
     assert seen[0]["pool_uuid"] == made["pool_uuid"]

@@ -136,6 +136,16 @@ def test_an_owner_that_has_not_closed_the_pool_is_told(fake: Fake, capsys: pytes
     assert "not closed" not in capsys.readouterr().err
 
 
+def test_persist_tells_how_nvme_cli_finds_the_host_in_its_file(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("persist", "host", "{file}", "--root", "{folder}/root", "--program", "nvmf-setup", "--json", "--host")
+    told = []
+    for host in ("decode2", "decode1"):
+        assert fake.run(*words, host) == 0
+        told.append(json.loads(capsys.readouterr().out)["nvme_cli"])
+    nqn, host_id = "nqn.2026-11.com.example:decode2", "22222222-0000-4000-8000-000000000000"
+    assert told == [f"nvme connect-all --hostnqn={nqn} --hostid={host_id}", ""]  # with a key there is no such file
+
+
 def test_status_is_one_where_a_part_is_not_as_the_file_says(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
     assert fake.run("target", "status", "{file}") == 1
     assert fake.run("host", "status", *HOST) == 1
