@@ -28,6 +28,7 @@ __all__ = ["ALIASES", "OPTIONS", "JobSpec", "Option", "job_specs", "option_table
 MIB = 1 << 20
 _RW = ("put", "get", "getput", "prefetch", "lookup")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SECONDS_MAX = 10 * 366 * 86400.0
 _ZIPF_MAX = 100
 _TRUE, _FALSE = {"1", "true", "yes", ""}, {"0", "false", "no"}
 
@@ -162,7 +163,10 @@ def _split(text: str) -> tuple[tuple[int, float], ...]:
         given = [float(weight) if weight else None for _, _, weight in parts]
     except ValueError:
         raise ConfigError("write sizes and percentages: 64k/50:1m/50") from None
-    rest = 100 - sum(weight for weight in given if weight is not None)
+    told = [weight for weight in given if weight is not None]
+    if not all(0 < weight <= 100 for weight in told):  # nan is neither
+        raise ConfigError("a percentage is above 0, and 100 at most")
+    rest = 100 - sum(told)
     open_ones = given.count(None)
     if rest < -1e-6 or (not open_ones and abs(rest) > 1e-6):
         raise ConfigError("the percentages are not 100 together")
@@ -174,7 +178,10 @@ def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.lower())
     if match is None or match[2] not in _SECONDS:
         raise ConfigError("write seconds, or a number and us, ms, s, m, h or d")
-    return float(match[1]) * _SECONDS[match[2]]
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if seconds > _SECONDS_MAX:
+        raise ConfigError("allowed are 10 years at most")
+    return seconds
 
 
 def _flag(text: str) -> bool:
