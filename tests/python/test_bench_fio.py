@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 from bench_support import bench, one_job
 
-from kvstore.bench.engines import fio_engine
 from kvstore.bench.engines.base import Op, Work
 from kvstore.bench.engines.fio_engine import FioEngine, _split
 from kvstore.bench.places import write_zeros
@@ -91,7 +90,7 @@ def test_each_thread_puts_into_a_part_of_its_own(work: Work) -> None:
 
 def test_gets_are_drawn_by_zipf_where_others_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
-    monkeypatch.setattr(fio_engine.subprocess, "Popen", _noting(commands))
+    monkeypatch.setattr(subprocess, "Popen", _noting(commands))
     for distribution in ("random", "zipf:1.1", "zipf:1"):
         job = one_job(tmp_path, "--engine=fio", "--rw=get", f"--random_distribution={distribution}", "--io_size=1m")
         assert (job["error"], job["read"]["total_ios"]) == (0, 16)
@@ -155,6 +154,22 @@ def test_damage_between_laying_out_and_the_end_is_noticed(work: Work, verify: st
     with open(work.paths[0], "r+b") as file:
         file.seek(5 * PAGE)
         file.write(os.urandom(64))
+    with pytest.raises(RuntimeError, match="verify"):
+        engine.check()
+
+
+@pytest.mark.parametrize("verify", ["stamp", "full"])
+def test_blocks_of_an_earlier_laying_out_are_wrong(work: Work, verify: str) -> None:
+    engine = FioEngine()
+    engine.open(replace(work, verify=verify))
+    engine.lay_out()
+    earlier = Path(work.paths[0]).read_bytes()
+    engine.measure("put", None, 16)
+    engine.lay_out()
+    assert engine.check() == work.population
+    with open(work.paths[0], "r+b") as file:  # as a device that lost one block of the second
+        file.seek(3 * work.row_bytes)
+        file.write(earlier[3 * work.row_bytes : 4 * work.row_bytes])
     with pytest.raises(RuntimeError, match="verify"):
         engine.check()
 

@@ -3,9 +3,9 @@
 """fio with io_uring, fixed buffers and registered files: the limit that a device and this machine allow.
 
 fio cannot verify random reads that go over a file more than once. So the blocks are laid out with fio's own headers,
-one in each 4 KiB page, and after the gets one pass reads and verifies all of them, outside of the time: that says that
-what it read was right on the device, not that it arrived. What it puts in measured runs bears no headers and is not
-checked.
+one in each 4 KiB page, and bytes behind them that no other laying out has; after the gets one pass reads and verifies
+all of it, outside of the time: that says that what it read was right on the device, not that it arrived. What it puts
+in measured runs bears no headers and is not checked.
 
 Its CPU time is that of the whole process, kernel workers of its ring included, less what a run of one block for each of
 its threads takes: it makes buffers for all that is in flight before it begins. It is no less than what fio says of its
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import threading
@@ -31,12 +32,13 @@ from typing import Any
 from kvstore.bench.content import whole_pages
 from kvstore.bench.cpu import CpuTime, cpu_of_children
 from kvstore.bench.engines.base import Measured, Op, SelfTimedEngine, Work
-from kvstore.bench.engines.processes import PATIENCE_S, outcome
+from kvstore.bench.engines.processes import PATIENCE_S, outcome, start
 from kvstore.bench.places import sync, usable_bytes
 
 __all__ = ["FioBatches", "FioEngine"]
 
-_VERIFY = {"stamp": "meta", "full": "xxhash"}
+#: Of the bytes behind the headers, which come again and again: no sector or page is like another one.
+_PATTERN_BYTES = 509
 #: Whoever is slower than this hangs.
 _SLOWEST_BYTES_PER_S = 1e6
 
@@ -50,7 +52,7 @@ class FioEngine(SelfTimedEngine):
         self.runs = 0
         self.laid_out = False
         self.verified_on_device = 0
-        self.version = ""
+        self.version = self.pattern = ""
 
     def why_not(self) -> str | None:
         return None if shutil.which("fio") else "fio is missing: apt-get install fio"
@@ -68,6 +70,7 @@ class FioEngine(SelfTimedEngine):
     def lay_out(self) -> None:
         if self.laid_out:
             return
+        self.pattern = secrets.token_hex(_PATTERN_BYTES)
         self._run(
             self._at_least_s(self.span),
             "--rw=write",
@@ -83,12 +86,13 @@ class FioEngine(SelfTimedEngine):
         sync(self.work.paths[0])
 
     def _headers(self) -> list[str]:
-        check = _VERIFY.get(self.work.verify)
-        return [f"--verify={check}", "--verify_interval=4096"] if check else []
+        if self.work.verify == "none":
+            return []
+        return ["--verify=meta", "--verify_interval=4096", f"--verify_pattern=0x{self.pattern}"]
 
     def check(self) -> int:
         self.verified_on_device = 0
-        if not (self._headers() and self.laid_out):
+        if self.work.verify == "none" or not self.laid_out:
             return 0
         self._run(
             self._at_least_s(self.span),
@@ -191,7 +195,7 @@ class FioEngine(SelfTimedEngine):
             "--output-format=json+",
             *options,
         ]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         output, complaint = outcome(process, limit_s, stopped)
         if process.returncode:
             raise RuntimeError(f"fio failed: {complaint.strip() or output.strip()[-500:]}")

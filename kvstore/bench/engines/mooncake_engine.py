@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Engine, Op, Work
 from kvstore.bench.engines.folder import Folder
-from kvstore.bench.engines.processes import end
+from kvstore.bench.engines.processes import end, start
 from kvstore.sizes import parse_size
 
 __all__ = ["MooncakeEngine"]
@@ -88,7 +88,7 @@ class MooncakeEngine(Engine):
         assert self.folder is not None
         port = _free_port()
         program = Path(import_module("mooncake").__file__ or "").parent / "mooncake_master"
-        self.master = subprocess.Popen(
+        self.master = start(
             [
                 str(program),
                 f"--rpc_port={port}",

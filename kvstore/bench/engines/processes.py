@@ -1,20 +1,34 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that engines start: waited for with a bound, ended with a term, and with force after it."""
+"""Programs that engines start: waited for with a bound, ended with a term, and with force after it or
+when this process is gone."""
 
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["PATIENCE_S", "end", "outcome"]
+__all__ = ["PATIENCE_S", "end", "outcome", "start"]
 
 #: How long anything that should be over may still take.
 PATIENCE_S = 60.0
 _TICK_S = 0.1
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a program that the kernel kills when the calling thread, or the whole process, ends before it: one that
+    outlived a killed run would go on writing to what is somebody else's by then. Needs util-linux's ``setpriv``,
+    without which it is started all the same.
+    """
+    tied = ["setpriv", "--pdeathsig=KILL"] if shutil.which("setpriv") else []
+    process = subprocess.Popen([*tied, *command], **options)
+    process.args = list(command)
+    return process
 
 
 def outcome(process: subprocess.Popen[str], limit_s: float, stopped: threading.Event | None = None) -> tuple[str, str]:
