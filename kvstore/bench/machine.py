@@ -24,6 +24,7 @@ __all__ = ["UNKNOWN", "device_facts", "fill_level", "machine"]
 
 UNKNOWN = "unknown"
 _SECTOR_BYTES = 512  # the unit of sysfs, whatever the device's own is
+_DELETED = " (deleted)"
 _LAYERS_MAX = 8  # of devices upon devices; the kernel allows fewer
 
 
@@ -174,6 +175,8 @@ def _under(host: Machine, target: Target, find: Callable[[str], Target], layer: 
     if not folder or layer >= _LAYERS_MAX:
         return []
     backing = host.read(f"{folder}/loop/backing_file")
+    if backing.endswith(_DELETED):  # a file without a name lies where its folder does
+        backing = str(Path(backing.removesuffix(_DELETED)).parent)
     if backing:
         return [_facts(backing, host, find, layer + 1)]
     found = []

@@ -19,11 +19,12 @@ import contextlib
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from kvstore.bench.claim import Claims
 from kvstore.bench.content import Buffers, Content, whole_pages
 from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Engine, SelfTimedEngine, Work
@@ -261,16 +262,21 @@ def measure_order(spec: OrderSpec) -> list[Served]:
     Raises
     ------
     ConfigError : an engine that makes its own requests; a device that several engines should share.
-    ForeignDataError : there is somebody's data at one of the places.
+    ForeignDataError, BusyError : there is somebody's data at one of the places, or somebody uses it.
     """
     made = {name: make_engine(name) for name in spec.engines if name != OURS}
     for name, engine in made.items():
         if isinstance(engine, SelfTimedEngine):
             raise ConfigError(f"engine {name} makes its own requests, and has no batch call")
     paths = _paths(spec, [OURS, *made])
-    for path in paths.values():
-        if not spec.overwrite:
-            refuse_data(path)
+    with Claims() as claims:
+        for path in set(paths.values()) - {RAM}:
+            claims.take(path)
+            refuse_data(path, overwrite=spec.overwrite)
+        return _measure_all(spec, made, paths)
+
+
+def _measure_all(spec: OrderSpec, made: Mapping[str, Engine], paths: Mapping[str, str]) -> list[Served]:
     ours, fair = Served(OURS, "in order"), Served(OURS, "fair sharing")
     results = [ours, fair]
     with _filled(make_engine(OURS), spec, paths[OURS]) as store:

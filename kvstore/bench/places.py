@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import kvstore
-from kvstore.errors import ConfigError, ForeignDataError
+from kvstore.errors import BusyError, ConfigError, ForeignDataError, KvStoreError
 
 __all__ = [
     "device_bytes",
@@ -74,6 +74,7 @@ def write_zeros(path: Path | str, size_bytes: int) -> Iterator[int]:
     if not place.exists() and place.is_relative_to("/dev") and not place.is_relative_to("/dev/shm"):
         raise RuntimeError(f"there is no device {path}")
     size_bytes = max(size_bytes, device_bytes(path))
+    _demand_room(place, size_bytes)
     fd = _open_direct(place)
     zeros = mmap.mmap(-1, _DD_BYTES)  # page-aligned
     try:
@@ -89,6 +90,14 @@ def write_zeros(path: Path | str, size_bytes: int) -> Iterator[int]:
     finally:
         os.close(fd)
         zeros.close()
+
+
+def _demand_room(path: Path, size_bytes: int) -> None:
+    """Before any is written: a file system that is full is full for all who use it."""
+    has = path.stat().st_blocks * 512 if path.exists() else 0
+    free = shutil.disk_usage(Path(os.path.realpath(path)).parent).free
+    if has + free < size_bytes:
+        raise OSError(errno.ENOSPC, f"there are {free:,} bytes free, not {size_bytes - has:,}", str(path))
 
 
 def _open_direct(path: Path) -> int:
@@ -132,32 +141,51 @@ def sync(path: Path | str) -> None:
         os.close(fd)
 
 
-def refuse_data(path: Path | str) -> None:
-    """Raise when somebody's data is there: a file or folder that is not empty, a device that is not blank.
+def refuse_data(path: Path | str, *, overwrite: bool = False) -> None:
+    """Raise when somebody's data is there that nobody allowed to ``overwrite``: a file or folder that is not empty, a
+    device that is not blank; and, allowed or not, when somebody has it open as a store, mounted or held.
 
     Raises
     ------
+    ConfigError : it is no place for blocks at all, such as a pipe.
     ForeignDataError : with what was found, and how to say that it may go.
-    BusyError, DeviceError : a device is mounted, held, or cannot be read.
+    BusyError, DeviceError : a store in use; a device that is mounted, held, or cannot be read.
     """
-    if not Path(path).exists():
+    place = Path(path)
+    if not place.exists():
         return
-    if Path(path).is_block_device():
-        found = kvstore.plan_format(path, force=True)[0]["found"]
-    elif Path(path).is_dir():
-        found = "files" if any(Path(path).iterdir()) else ""
-    else:
+    if place.is_dir():
+        found = "files" if any(place.iterdir()) else ""
+    elif place.is_block_device():
+        found = _found_on(path, overwrite)
+    elif place.is_file():
+        _found_on(path, True)
         found = f"a file of {device_bytes(path):,} bytes" if device_bytes(path) else ""
-    if found:
+    else:
+        raise ConfigError(f"{path} is neither a file, a folder nor a block device")
+    if found and not overwrite:
         raise ForeignDataError(f"{path} holds {found}: a benchmark would overwrite it; overwrite=1 lets it")
 
 
+def _found_on(path: Path | str, only_in_use: bool) -> str:
+    """What a store that is made there would find. Other engines may use what no store would: then that says nothing."""
+    try:
+        return str(kvstore.plan_format(path, force=True)[0]["found"])
+    except BusyError:
+        raise
+    except KvStoreError:
+        if only_in_use:
+            return ""
+        raise
+
+
 def remove(path: Path | str) -> None:
-    """A file or folder that an engine made; nothing when there is none."""
-    if Path(path).is_dir():
-        shutil.rmtree(path)
+    """A file or folder that an engine made, also one that a link led to; nothing when there is none."""
+    place = Path(os.path.realpath(path))
+    if place.is_dir():
+        shutil.rmtree(place)
     else:
-        Path(path).unlink(missing_ok=True)
+        place.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -173,19 +201,23 @@ def loop_on_memory(size_bytes: int) -> Iterator[str]:
         raise ConfigError(
             f"there are {free:,} bytes of memory free in /dev/shm, not {size_bytes:,}: a smaller size or fewer engines"
         )
-    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="kvstore-bench-") as image:
-        image.truncate(size_bytes)
-        try:
-            device = run("losetup", "-f", "--show", "--direct-io=on", image.name).strip()
-        except ConfigError as error:
-            raise ConfigError(f"no loop device over memory, which needs root and losetup: {error}") from error
-        try:
-            # Touched once: the first write to a tmpfs page pays for its allocation, and must not be charged to
-            # whoever happens to run first.
-            run("dd", "if=/dev/zero", f"of={device}", "bs=4M", f"count={size_bytes >> 22}", "oflag=direct")
-            yield device
-        finally:
-            run("losetup", "-d", device)
+    with contextlib.ExitStack() as kept:
+        with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="kvstore-bench-") as image:
+            image.truncate(size_bytes)
+            try:
+                device = run("losetup", "-f", "--show", "--direct-io=on", image.name).strip()
+            except ConfigError as error:
+                raise ConfigError(f"no loop device over memory, which needs root and losetup: {error}") from error
+            # The device is detached when the last one closes it, and the file's name is gone: a run that is killed
+            # leaves neither a device nor its memory behind.
+            try:
+                kept.callback(os.close, os.open(device, os.O_RDONLY | os.O_CLOEXEC))
+            finally:
+                run("losetup", "-d", device)
+        # Touched once: the first write to a tmpfs page pays for its allocation, and must not be charged to
+        # whoever happens to run first.
+        run("dd", "if=/dev/zero", f"of={device}", "bs=4M", f"count={size_bytes >> 22}", "oflag=direct")
+        yield device
 
 
 def _free_memory() -> int:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from kvstore.bench.claim import Claims
 from kvstore.bench.contender import Contender, live_blocks, work_of
 from kvstore.bench.cpu import CpuTime
 from kvstore.bench.engines import make_engine
@@ -87,6 +88,7 @@ class _Run:
         self._stores: dict[tuple[str, ...], _Opened] = {}
         self._unwritten: dict[str, Exception] = {}  # files, and why they could not be written
         self._cleanup = contextlib.ExitStack()
+        self._claims = self._cleanup.enter_context(Claims())  # given back last
 
     def __enter__(self) -> _Run:
         return self
@@ -119,17 +121,17 @@ class _Run:
 
     def look_at_places(self, specs: Sequence[JobSpec]) -> None:
         """Of all jobs, so that the last one's mistake is told before the first one's hour."""
-        for spec in specs:
-            for contender in contenders(spec):
-                contender.why_not()
-                for path in contender.work.paths:
-                    if not spec.overwrite:
-                        refuse_data(path)
-        for spec in specs:
-            for contender in contenders(spec):
-                for path in contender.work.paths:
-                    if not Path(path).exists() and spec.unlink:
-                        self._cleanup.callback(remove, path)
+        made = [(spec, contender) for spec in specs for contender in contenders(spec)]
+        able = [(spec, contender) for spec, contender in made if contender.why_not() is None]
+        for path in (path for _, contender in able for path in contender.work.paths):
+            self._claims.take(path)  # before anybody looks, or two runs find nothing at once
+        for spec, contender in made:
+            for path in contender.work.paths:
+                refuse_data(path, overwrite=spec.overwrite)
+        for spec, contender in able:
+            for path in contender.work.paths:
+                if not Path(path).exists() and spec.unlink:
+                    self._cleanup.callback(remove, path)
 
     def write_places(self, specs: Sequence[JobSpec]) -> None:
         """Every file whole, once: or those that put into it first would pay for its extents, and others not."""
