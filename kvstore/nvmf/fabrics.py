@@ -80,7 +80,7 @@ class Fabrics(ABC):
     """Not thread-safe."""
 
     @abstractmethod
-    def options(self) -> frozenset[str]:
+    def options(self, within_s: float = _OPTIONS_S) -> frozenset[str]:
         """The options that this kernel knows; empty when it does not say (before 5.17).
 
         Raises
@@ -117,14 +117,14 @@ class KernelFabrics(Fabrics):
     def __init__(self, device: Path = DEVICE, log: Path = _LOG, controllers: Path = _CONTROLLERS) -> None:
         self._device, self._log, self._controllers = device, log, controllers
 
-    def options(self) -> frozenset[str]:
+    def options(self, within_s: float = _OPTIONS_S) -> frozenset[str]:
         child = _child(_OPTIONS, self._device)
         try:
-            told, _ = child.communicate(timeout=_OPTIONS_S)
+            told, _ = child.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
             _is_ended(child)
             raise WaitTimeout(
-                f"{self._device} does not answer within {_OPTIONS_S:g} s: the kernel is at work on another connection, "
+                f"{self._device} does not answer within {within_s:g} s: the kernel is at work on another connection, "
                 "and no other can be made before that ends. See dmesg; where it never ends, reboot"
             ) from None
         word, _, rest = told.strip().partition(" ")

@@ -163,7 +163,7 @@ class LocalHost:
         self.load(self._modules())
         lines = {state.path: state.path.line(self.key) for state in before if state.controller is None}
         if lines:
-            self._check_options()
+            self._check_options(within_s)
         done: list[str] = []
         run = _Undo()
         try:
@@ -313,8 +313,8 @@ class LocalHost:
                     f" They hold from connecting on: {_mend_of(fixed)}"
                 )
 
-    def _check_options(self) -> None:
-        known = self.fabrics.options()
+    def _check_options(self, within_s: float) -> None:
+        known = self.fabrics.options(within_s)
         if not known and any(path.key_files() for path in self.paths()):
             # It has no keys either, which came later, and logs whatever it does not know: the key, for all to read.
             raise ConfigError(

@@ -39,7 +39,7 @@ class FakeHostKernel(Fabrics, DirectoryTree):
 
     # ---- Fabrics ----
 
-    def options(self) -> frozenset[str]:
+    def options(self, within_s: float = 0.0) -> frozenset[str]:
         return self.known
 
     def connect(self, line: str, within_s: float) -> str:

@@ -450,16 +450,13 @@ def test_a_kernel_without_fabrics_is_told(tmp_path: Path) -> None:
         KernelFabrics(tmp_path / "nvme-fabrics").options()
 
 
-def test_what_the_kernel_knows_is_read_and_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_kernel_knows_is_read_and_not_waited_for_without_end(tmp_path: Path) -> None:
     device = tmp_path / "nvme-fabrics"
     device.write_text("transport=%s,traddr=%s,dhchap_secret=%s\n")
     assert KernelFabrics(device).options() == {"transport", "traddr", "dhchap_secret"}
     device.unlink()
     os.mkfifo(device)  # whose opening waits, as reading does while the kernel connects somebody for ever
-    monkeypatch.setattr("kvstore.nvmf.fabrics._OPTIONS_S", 0.2)
     with pytest.raises(
         WaitTimeout, match=r"does not answer within 0\.2 s: the kernel is at work on another connection"
     ):
-        KernelFabrics(device).options()
+        KernelFabrics(device).options(0.2)
