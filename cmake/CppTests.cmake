@@ -21,10 +21,15 @@ gtest_discover_tests(kvstore_tests DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 
 
 # Stand-ins for NVIDIA's libraries, for machines without a GPU. The tests load them by dlopen, as the core does.
 file(GLOB KVSTORE_GPU_TEST_SOURCES CONFIGURE_DEPENDS tests/cpp/gpu*/*.cpp)
-add_library(kvstore_fake_cuda SHARED tests/fakes/libcuda.cpp)
-set_target_properties(kvstore_fake_cuda PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fakes
-  PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1 NO_SONAME ON)
-target_link_libraries(kvstore_fake_cuda PRIVATE kvstore_options kvstore_warnings Threads::Threads)
-add_dependencies(kvstore_tests kvstore_fake_cuda)
-set_property(SOURCE ${KVSTORE_GPU_TEST_SOURCES} APPEND PROPERTY
-  COMPILE_DEFINITIONS KVSTORE_FAKE_LIBCUDA="${PROJECT_BINARY_DIR}/fakes/libcuda.so.1")
+list(APPEND KVSTORE_GPU_TEST_SOURCES tests/cpp/device/device_conformance_test.cpp)
+function(kvstore_fake name source suffix definition)
+  add_library(kvstore_fake_${name} SHARED ${source})
+  set_target_properties(kvstore_fake_${name} PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fakes
+    PREFIX "" OUTPUT_NAME lib${name} SUFFIX ${suffix} NO_SONAME ON)
+  target_link_libraries(kvstore_fake_${name} PRIVATE kvstore_options kvstore_warnings Threads::Threads)
+  add_dependencies(kvstore_tests kvstore_fake_${name})
+  set_property(SOURCE ${KVSTORE_GPU_TEST_SOURCES} APPEND PROPERTY
+    COMPILE_DEFINITIONS ${definition}="${PROJECT_BINARY_DIR}/fakes/lib${name}${suffix}")
+endfunction()
+kvstore_fake(cuda tests/fakes/libcuda.cpp .so.1 KVSTORE_FAKE_LIBCUDA)
+kvstore_fake(cufile tests/fakes/libcufile.cpp .so.0 KVSTORE_FAKE_LIBCUFILE)

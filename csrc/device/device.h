@@ -106,6 +106,9 @@ class Device {
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
 
+  // The descriptor, for who moves bytes by other means; the device's. -1: there is none, or this is a forked child.
+  virtual int descriptor() const { return -1; }
+
   // From held alone to shared: openers that share get in from now on. No queue made from it may be alive, because what
   // a ring refers to keeps the claim. On an error the device may be held by nobody: destroy it. On a block device
   // nobody can open it alone in between. On a file flock(2) promises no such thing, though Linux keeps it on local file

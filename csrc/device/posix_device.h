@@ -22,6 +22,7 @@ class PosixDevice final : public Device {
   ~PosixDevice() override;
 
   const DeviceInfo& info() const override { return info_; }
+  int descriptor() const override { return file_.get(); }
   Status share() override;
   Result<std::unique_ptr<IoQueue>> make_queue(std::span<Device* const> devices, const QueueOptions& options) override;
 

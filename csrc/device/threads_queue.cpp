@@ -59,20 +59,38 @@ struct Shared {
   RequestList done;
   bool woken = false;
   bool stopping = false;
-  std::vector<GuardedFd> fds;
+  std::shared_ptr<RequestExecutor> executor;
 };
 
-int64_t execute(const IoRequest& request, int fd) {
-  const auto offset = static_cast<off_t>(request.offset_bytes);
-  const auto count = static_cast<int>(request.segment_count);
-  ssize_t moved = 0;
-  switch (request.op) {
-    case IoOp::kRead: moved = preadv2(fd, request.segments, count, offset, 0); break;
-    case IoOp::kWrite: moved = pwritev2(fd, request.segments, count, offset, request.durable ? RWF_DSYNC : 0); break;
-    case IoOp::kFlush: moved = fdatasync(fd); break;
+class DescriptorExecutor final : public RequestExecutor {
+ public:
+  Status duplicate(const std::vector<int>& fds) {
+    const ForkBarrier barrier;
+    for (const int fd : fds) {
+      const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+      if (duplicate < 0) return Status::from_errno(errno, "the device's descriptor cannot be duplicated");
+      fds_.emplace_back(duplicate, barrier);
+    }
+    return {};
   }
-  return moved < 0 ? -errno : moved;
-}
+
+  int64_t execute(const IoRequest& request) override {
+    if (request.device_index >= fds_.size()) return -EINVAL;
+    const int fd = fds_[request.device_index].get();
+    const auto offset = static_cast<off_t>(request.offset_bytes);
+    const auto count = static_cast<int>(request.segment_count);
+    ssize_t moved = 0;
+    switch (request.op) {
+      case IoOp::kRead: moved = preadv2(fd, request.segments, count, offset, 0); break;
+      case IoOp::kWrite: moved = pwritev2(fd, request.segments, count, offset, request.durable ? RWF_DSYNC : 0); break;
+      case IoOp::kFlush: moved = fdatasync(fd); break;
+    }
+    return moved < 0 ? -errno : moved;
+  }
+
+ private:
+  std::vector<GuardedFd> fds_;
+};
 
 void serve(const std::shared_ptr<Shared>& shared) {
   std::unique_lock<std::mutex> lock(shared->mutex);
@@ -82,9 +100,7 @@ void serve(const std::shared_ptr<Shared>& shared) {
     if (shared->stopping) return;
     IoRequest* request = shared->work.pop();
     lock.unlock();
-    request->result = request->device_index < shared->fds.size()
-                          ? execute(*request, shared->fds[request->device_index].get())
-                          : -EINVAL;
+    request->result = shared->executor->execute(*request);
     lock.lock();
     if (shared->stopping) return;  // the request may be gone with its owner
     shared->done.push(request);
@@ -94,8 +110,10 @@ void serve(const std::shared_ptr<Shared>& shared) {
 
 class ThreadsQueue final : public IoQueue {
  public:
-  explicit ThreadsQueue(uint32_t depth)
-      : depth_(depth), generation_(fork_generation()), shared_(std::make_shared<Shared>()) {}
+  ThreadsQueue(uint32_t depth, std::shared_ptr<RequestExecutor> executor)
+      : depth_(depth), generation_(fork_generation()), shared_(std::make_shared<Shared>()) {
+    shared_->executor = std::move(executor);
+  }
 
   ~ThreadsQueue() override {
     if (forked()) {
@@ -118,15 +136,7 @@ class ThreadsQueue final : public IoQueue {
     }
   }
 
-  Status set_up(const std::vector<int>& fds, uint32_t threads) {
-    {
-      const ForkBarrier barrier;
-      for (const int fd : fds) {
-        const int duplicate = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-        if (duplicate < 0) return Status::from_errno(errno, "the device's descriptor cannot be duplicated");
-        shared_->fds.emplace_back(duplicate, barrier);
-      }
-    }
+  Status start(uint32_t threads) {
     // Threads inherit the mask: the program's signals are for the program's threads.
     sigset_t all, before;
     sigfillset(&all);
@@ -185,8 +195,9 @@ class ThreadsQueue final : public IoQueue {
   }
 
   Status register_buffers(std::span<const iovec> buffers) override {
-    if (buffers.empty()) return {};
-    return Status(Code::kUnsupported, "the \"threads\" kind has no registered buffers");
+    if (forked()) return closed_in_child();
+    if (in_flight_ != 0) return Status(Code::kBusy, "buffers are registered while requests are in flight");
+    return shared_->executor->register_buffers(buffers);
   }
 
   uint32_t in_flight() const override { return in_flight_; }
@@ -223,10 +234,22 @@ class ThreadsQueue final : public IoQueue {
 
 }  // namespace
 
+Status RequestExecutor::register_buffers(std::span<const iovec> buffers) {
+  if (buffers.empty()) return {};
+  return Status(Code::kUnsupported, "the \"threads\" kind has no registered buffers");
+}
+
 Result<std::unique_ptr<IoQueue>> make_threads_queue(const std::vector<int>& fds, const QueueOptions& options,
                                                     uint32_t threads) {
-  auto queue = std::make_unique<ThreadsQueue>(options.depth);
-  KVS_TRY(queue->set_up(fds, std::clamp<uint32_t>(threads, 1, std::max<uint32_t>(options.depth, 1))));
+  auto executor = std::make_shared<DescriptorExecutor>();
+  KVS_TRY(executor->duplicate(fds));
+  return make_threads_queue(std::move(executor), options, threads);
+}
+
+Result<std::unique_ptr<IoQueue>> make_threads_queue(std::shared_ptr<RequestExecutor> executor,
+                                                    const QueueOptions& options, uint32_t threads) {
+  auto queue = std::make_unique<ThreadsQueue>(options.depth, std::move(executor));
+  KVS_TRY(queue->start(std::clamp<uint32_t>(threads, 1, std::max<uint32_t>(options.depth, 1))));
   return std::unique_ptr<IoQueue>(std::move(queue));
 }
 

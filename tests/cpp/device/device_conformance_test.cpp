@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Goal: every implementation of Device and IoQueue keeps the guarantees of device/device.h.
-// Method: one suite, run on io_uring and threads over a file and over a loop device (root), and on the
-// simulated device. What an implementation may lack (registered buffers, strict alignment) is skipped by
-// asking it, never by its name.
+// Method: one suite, run on io_uring and threads over a file and over a loop device (root), on the fake cuFile over a
+// loop device, and on the simulated device. What an implementation may lack (registered buffers, strict alignment) is
+// skipped by asking it, never by its name.
 
 #include <gtest/gtest.h>
 
@@ -17,6 +17,8 @@
 #include "device/device.h"
 #include "device/sim.h"
 #include "device/test_devices.h"
+#include "gpu/cufile_device.h"
+#include "gpu/cufile_library.h"
 
 namespace kvstore::device {
 namespace {
@@ -28,6 +30,7 @@ struct Backing {
   std::unique_ptr<TempFile> file;
   std::unique_ptr<LoopDevice> loop;
   std::unique_ptr<SimDisk> disk;
+  std::unique_ptr<Device> below;
   std::unique_ptr<Device> device;
   std::string skip_reason;
 };
@@ -70,6 +73,16 @@ Backing on_sim() {
   Backing backing;
   backing.disk = std::make_unique<SimDisk>(kDeviceBytes, 1);
   backing.device = make_sim_device(*backing.disk, SimDeviceOptions(), system_clock());
+  return backing;
+}
+
+// With host memory, which cuFile takes too: the suite looks at what it reads.
+Backing on_cufile() {
+  Backing backing = on_loop("threads");
+  if (backing.device == nullptr) return backing;
+  const gpu::FakeCuFile& fake = gpu::FakeCuFile::get();
+  backing.below = std::move(backing.device);
+  backing.device = gpu::make_cufile_device(fake.cufile, fake.gpu.driver, *backing.below, 4).value();
   return backing;
 }
 
@@ -353,7 +366,7 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceConformance,
                                            Implementation{"threads_file", [] { return on_file("threads"); }},
                                            Implementation{"uring_loop", [] { return on_loop("uring"); }},
                                            Implementation{"threads_loop", [] { return on_loop("threads"); }},
-                                           Implementation{"sim", on_sim}),
+                                           Implementation{"cufile_loop", on_cufile}, Implementation{"sim", on_sim}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace

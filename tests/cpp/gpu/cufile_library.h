@@ -1,0 +1,52 @@
+// SPDX-FileCopyrightText: 2026 the kvstore authors
+// SPDX-License-Identifier: Apache-2.0
+//
+// The fake libcufile.so.0 of tests/fakes as tests use it, beside the fake libcuda.so.1.
+
+#pragma once
+
+#include <dlfcn.h>
+
+#include "../../fakes/fake_cufile.h"
+#include "gpu/cufile.h"
+#include "gpu/fake_driver.h"
+
+namespace kvstore::gpu {
+
+// Options with which the fake opens where there is no /proc/modules.
+inline CuFileOptions fake_cufile_options() {
+  return {.library = KVSTORE_FAKE_LIBCUFILE, .modules_path = "/proc/self/status", .log_folder = testing::TempDir()};
+}
+
+// Of this process; opened at the first use.
+class FakeCuFile {
+ public:
+  static FakeCuFile& get() {
+    static FakeCuFile fake;
+    return fake;
+  }
+
+  template <typename Function>
+  Function symbol(const char* name) const {
+    return reinterpret_cast<Function>(dlsym(handle_, name));
+  }
+
+  FakeDriver& gpu = FakeDriver::get();
+  const CuFile cufile = CuFile::open(FakeDriver::get().driver, fake_cufile_options()).value();
+
+ private:
+  void* const handle_ = dlopen(KVSTORE_FAKE_LIBCUFILE, RTLD_NOW | RTLD_NOLOAD);  // before what is found in it
+
+ public:
+  const FakeCuFileFail fail = symbol<FakeCuFileFail>("fake_cufile_fail");
+  const FakeCuFileShortenReads shorten_reads = symbol<FakeCuFileShortenReads>("fake_cufile_shorten_reads");
+  const FakeCuFileMoveNothing move_nothing = symbol<FakeCuFileMoveNothing>("fake_cufile_move_nothing");
+  const FakeCuFileHang hang = symbol<FakeCuFileHang>("fake_cufile_hang");
+  const FakeCuFileCalls calls = symbol<FakeCuFileCalls>("fake_cufile_calls");
+  const FakeCuFileOffsets offsets = symbol<FakeCuFileOffsets>("fake_cufile_offsets");
+  const FakeCuFileRegistered registered = symbol<FakeCuFileRegistered>("fake_cufile_registered");
+  const FakeCuFileFiles files = symbol<FakeCuFileFiles>("fake_cufile_files");
+  const FakeCuFileReset reset = symbol<FakeCuFileReset>("fake_cufile_reset");
+};
+
+}  // namespace kvstore::gpu
