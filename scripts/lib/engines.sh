@@ -39,7 +39,8 @@ vllm_signatures() {
   python - "$folder.part" <<'PYTHON'
 import pathlib, sys, zipfile
 folder = pathlib.Path(sys.argv[1])
-kept = ("vllm/v1/kv_offload/", "vllm/distributed/kv_transfer/kv_connector/v1/base.py")
+v1 = "vllm/distributed/kv_transfer/kv_connector/v1/"
+kept = ("vllm/v1/kv_offload/", v1 + "base.py", v1 + "offloading/")
 for wheel in folder.glob("*.whl"):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder, [name for name in archive.namelist() if name.startswith(kept)])
@@ -56,7 +57,8 @@ vllm_environment() {
     engine_venv "$VLLM_VENV" install_vllm
   local version
   for version in "${VLLM_SIGNATURES[@]}"; do
-    [ -d "$ROOT/build/vllm-$version" ] || vllm_signatures "$version"
+    [ -d "$ROOT/build/vllm-$version/vllm/distributed/kv_transfer/kv_connector/v1/offloading" ] ||
+      vllm_signatures "$version"
   done
 }
 
