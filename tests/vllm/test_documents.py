@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from kvstore.vllm import KVStoreTier
-from kvstore.vllm.config import _CHECKS, TierConfig
+import kvstore.vllm
+from kvstore.vllm import KVStoreConnector, KVStoreTier
+from kvstore.vllm.config import _CHECKS, _CONNECTOR_CHECKS, ConnectorConfig, TierConfig
 from kvstore.vllm.metrics import COUNTERS
 
 ROOT = Path(__file__).parents[2]
@@ -29,13 +30,26 @@ def test_the_documents_have_something_to_paste() -> None:
 
 @pytest.mark.parametrize("pasted", PASTED)
 def test_a_pasted_line_is_accepted(pasted: dict) -> None:
-    assert (pasted["kv_connector"], pasted["kv_load_failure_policy"]) == ("OffloadingConnector", "recompute")
-    (tier,) = pasted["kv_connector_extra_config"]["secondary_tiers"]
+    assert pasted["kv_load_failure_policy"] == "recompute"
+    settings = pasted["kv_connector_extra_config"]
+    if pasted["kv_connector"] == KVStoreConnector.__name__:
+        assert getattr(kvstore.vllm, pasted["kv_connector"]) is KVStoreConnector
+        assert pasted["kv_connector_module_path"] == kvstore.vllm.__name__
+        assert ConnectorConfig.from_mapping(settings, "connector").path
+        return
+    assert pasted["kv_connector"] == "OffloadingConnector"
+    (tier,) = settings["secondary_tiers"]
     assert (tier.pop("type"), tier.pop("module_path")) == (KVStoreTier.__name__, "kvstore.vllm")
     assert TierConfig.from_mapping(tier, "tier").path
+
+
+def test_both_doors_have_a_line_to_paste() -> None:
+    doors = {one.values[0]["kv_connector"] for one in PASTED}
+    assert doors == {"OffloadingConnector", "KVStoreConnector"}
 
 
 def test_every_setting_and_every_counter_is_in_the_document() -> None:
     text = DOCUMENT.read_text()
     assert [name for name in _CHECKS if f"| `{name}` |" not in text] == []
+    assert [name for name in _CONNECTOR_CHECKS if f"`{name}`" not in text.partition("## The connector")[2]] == []
     assert [name for name in COUNTERS if f"{name}_total" not in text] == []
