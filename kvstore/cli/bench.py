@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstore.cli.exits import EXIT_BAD, EXIT_INTERRUPTED, EXIT_OK, EXIT_REFUSED
-from kvstore.cli.output import be_writable, print_json
+from kvstore.cli.output import be_writable, print_json, write_result
 from kvstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -112,14 +112,10 @@ def run(options: argparse.Namespace) -> int:
     with _terminated_as_interrupted(), Live(options.eta) as live:
         results, interrupted = run_jobs(specs, live)
     made = document(results, f"kvstore {shlex.join(sys.argv[1:])}")
+    as_json = options.json or options.output_format != "normal"
+    write_result(json.dumps(made, indent=2) if as_json else report(made), options.output)
     if options.report:
         _write_report(made, Path(options.report))
-    as_json = options.json or options.output_format != "normal"
-    text = json.dumps(made, indent=2) if as_json else report(made)
-    if options.output:
-        Path(options.output).write_text(text + "\n")
-    else:
-        print(text)
     if interrupted:
         return EXIT_INTERRUPTED
     if any(result.failed or result.tally.wrong_count or result.lost for result in results):

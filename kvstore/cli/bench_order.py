@@ -16,11 +16,10 @@ import json
 import shlex
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstore.cli.exits import EXIT_BAD, EXIT_OK
-from kvstore.cli.output import be_writable, print_json, print_table
+from kvstore.cli.output import be_writable, print_json, print_table, write_result
 from kvstore.errors import ConfigError
 from kvstore.sizes import format_size, parse_size
 
@@ -56,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     results = measure_order(spec)
     made = document(spec, results)
     if options.output:
-        Path(options.output).write_text(json.dumps(made, indent=2) + "\n")
+        write_result(json.dumps(made, indent=2), options.output)
     if options.json:
         print_json(made)
     else:

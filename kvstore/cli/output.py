@@ -11,6 +11,7 @@ import datetime
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +29,7 @@ __all__ = [
     "print_json",
     "print_json_line",
     "print_table",
+    "write_result",
 ]
 
 _UNCUT_COLUMNS = 100_000
@@ -51,6 +53,20 @@ def be_writable(path: str) -> None:
     """OSError when a result could not be written there. A file that is there is left as it is."""
     with open(path, "a"):
         pass
+
+
+def write_result(text: str, path: str | None) -> None:
+    """Into a file, or to standard output where none is given; also where it cannot be written any more, or what took
+    an hour to measure would be lost. OSError then.
+    """
+    if path:
+        try:
+            Path(path).write_text(text + "\n")
+        except OSError as error:
+            print(text)
+            raise OSError(error.errno, error.strerror, path) from error
+    else:
+        print(text)
 
 
 def print_json(value: Any) -> None:

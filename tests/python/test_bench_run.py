@@ -9,6 +9,7 @@ asked, one that is a dict takes kvstore's name.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -763,3 +764,15 @@ def test_a_device_with_a_file_system_is_refused_and_a_blank_one_is_not() -> None
         subprocess.run(["mkfs.ext4", "-q", "-F", device], check=True)
         with pytest.raises(ForeignDataError, match="ext4"):
             refuse_data(device)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_result_that_cannot_be_written_any_more_is_printed(
+    tmp_path: Path, memory: MemoryEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = "/dev/full"  # can be opened, and is full when all is measured
+    run = ["bench", "--eta=never", "--rw=get", "--bs=64k", "--size=2m", f"--filename={tmp_path}/a.img"]
+    assert main([*run, "--output-format=json", f"--output={output}"]) == 3
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["jobs"][0]["error"] == 0
+    assert f"{output}: No space left on device" in printed.err
