@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -73,7 +74,7 @@ class ResultFile:
         for entries in self._jobs():
             try:
                 made += self._of_job(entries, setups)
-            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 name = entries[0].get("jobname", "?") if isinstance(entries[0], dict) else "?"
                 raise ConfigError(f"{self.path}, job {name}: {type(error).__name__}: {error}") from error
         return [self._beside(row, made) if row.failure else row for row in made]
@@ -105,60 +106,36 @@ class ResultFile:
         engine, name = _engine(options, own)
         rw = own["rw"] if own else _RW.get(options.get("rw", "read"), options.get("rw", "read"))
         setup = setups.number(self.machine, self.command or _fio_command(options), self.path.name, self.time)
-        filename = options.get("filename", "")
-        if not filename and "directory" in options:
-            filename = f"{options['directory']}/{job.get('jobname', '')}"
         devices = [
-            found or setups.device(setup, path) or {"place": _place_of(path)} for path, found in self._devices(filename)
+            found or setups.device(setup, path) or {"place": _place_of(path)}
+            for path, found in self._devices(_filename(job, options))
         ]
-        place = setups.place(setup, devices, str(own.get("place", "")))
-        if own and (failure := own.get("why_not") or own.get("failed")):
-            sides = [("read" if rw != "put" else "write", rw)]
-        else:
-            failure = "" if not job.get("error") or own.get("wrong") else f"error {job['error']}"
-            sides = [(side, _direction(rw, side)) for side in ("read", "write") if _ran(entries, side)]
-        both = sum(entry[side]["io_bytes"] for entry in entries for side in ("read", "write"))
+        failure, sides = _sides(entries, own, rw)
+        cell = Cell(
+            setup=setup,
+            place=setups.place(setup, devices, str(own.get("place", ""))),
+            rw=rw,
+            variant=_variant(own, options, rw),
+            block_bytes=0,  # of each side
+            iodepth=_at_least_1(options.get("iodepth", 1)),
+            numjobs=_at_least_1(options.get("numjobs", 1)),
+        )
+        row = Row(
+            cell=cell,
+            engine=engine,
+            engine_name=name,
+            on=lies_on(devices),
+            is_baseline=engine == BASELINE,
+            jobs=(str(job.get("jobname", "")),),
+            sources=(self.path.name,),
+            failure=str(failure),
+        )
         made = []
         for side, direction in sides:
-            counted = [entry[side] for entry in entries]
-            series = own.get("series", {})
-            values = tuple(float(value) for value in series.get(f"{side}_bytes_per_s", ()))
-            bytes_per_s = float(sum(one.get("bw_bytes", one.get("bw", 0) * 1024) for one in counted))
-            row = Row(
-                cell=Cell(
-                    setup=setup,
-                    place=place,
-                    rw=direction,
-                    variant=_variant(own, options, rw),
-                    block_bytes=_block_bytes(own, options, side, counted[0]),
-                    iodepth=int(options.get("iodepth", 1)),
-                    numjobs=int(options.get("numjobs", 1)),
-                ),
-                engine=engine,
-                engine_name=name,
-                on=lies_on(devices),
-                is_baseline=engine == BASELINE,
-                jobs=(str(job.get("jobname", "")),),
-                sources=(self.path.name,),
-                failure=str(failure),
-            )
-            if not failure:
-                row = dataclasses.replace(
-                    row,
-                    bytes_per_s=bytes_per_s,
-                    blocks_per_s=float(sum(one.get("iops", 0) for one in counted)),
-                    latency_ns=sum_of([_bins(one) for one in counted]),
-                    cpu_s_per_gb=_cpu_s(entries) / (both / 1e9) if both else None,
-                    write_amplification=own.get("write_amplification"),
-                    interval_s=float(series.get("interval_s", 0)),
-                    series=values,
-                    misses=int(own.get("misses", 0)),
-                    wrong=int(own.get("wrong", 0)),
-                    verify=str(own.get("verify", "")),
-                    fill=fill_level(own.get("facts", {}).get("stats", {})),
-                    bytes_per_s_range=(bytes_per_s, bytes_per_s),
-                )
-            made.append(row)
+            block_bytes = _at_least_1(_block_bytes(own, options, side, job[side]))
+            of_side = dataclasses.replace(cell, rw=direction, block_bytes=block_bytes)
+            figures = {} if failure else _figures(entries, own, side)
+            made.append(dataclasses.replace(row, cell=of_side, **figures))
         return made
 
     def _devices(self, filename: str) -> list[tuple[str, Mapping[str, Any] | None]]:
@@ -167,6 +144,58 @@ class ResultFile:
         # Names by path have colons in them.
         paths = [filename] if filename in known else re.split(r"(?<!\\):", filename)
         return [(path.replace("\\:", ":"), known.get(path)) for path in paths]
+
+
+def _filename(job: Mapping[str, Any], options: Mapping[str, str]) -> str:
+    name = options.get("filename", "")
+    return name if name or "directory" not in options else f"{options['directory']}/{job.get('jobname', '')}"
+
+
+def _sides(entries: Sequence[Mapping[str, Any]], own: Mapping[str, Any], rw: str) -> tuple[str, list[tuple[str, str]]]:
+    """Why nothing was measured, else "", and the sides of fio's job with what each did in a report's words."""
+    if own and (failure := own.get("why_not") or own.get("failed")):
+        return str(failure), [("read" if rw != "put" else "write", rw)]
+    error = entries[0].get("error")
+    failure = f"error {error}" if error and not own.get("wrong") else ""
+    return failure, [(side, _direction(rw, side)) for side in ("read", "write") if _ran(entries, side)]
+
+
+def _figures(entries: Sequence[Mapping[str, Any]], own: Mapping[str, Any], side: str) -> dict[str, Any]:
+    """Of a row, what was measured."""
+    counted = [entry[side] for entry in entries]
+    series = own.get("series", {})
+    both = sum(entry[one]["io_bytes"] for entry in entries for one in ("read", "write"))
+    bytes_per_s = _figure(sum(one.get("bw_bytes", one.get("bw", 0) * 1024) for one in counted))
+    amplification = own.get("write_amplification")
+    return {
+        "bytes_per_s": bytes_per_s,
+        "bytes_per_s_range": (bytes_per_s, bytes_per_s),
+        "blocks_per_s": _figure(sum(one.get("iops", 0) for one in counted)),
+        "latency_ns": sum_of([_bins(one) for one in counted]),
+        "cpu_s_per_gb": _figure(_cpu_s(entries) / (both / 1e9)) if both else None,
+        "write_amplification": None if amplification is None else _figure(amplification),
+        "interval_s": _figure(series.get("interval_s", 0)),
+        "series": tuple(_figure(value) for value in series.get(f"{side}_bytes_per_s", ())),
+        "misses": int(own.get("misses", 0)),
+        "wrong": int(own.get("wrong", 0)),
+        "verify": str(own.get("verify", "")),
+        "fill": fill_level(own.get("facts", {}).get("stats", {})),
+    }
+
+
+def _figure(value: Any) -> float:
+    """A number that can be drawn; JSON as Python reads it has others."""
+    figure = float(value)
+    if not 0 <= figure < math.inf:  # nan is neither
+        raise ValueError(f"{value} was not measured by anybody")
+    return figure
+
+
+def _at_least_1(value: Any) -> int:
+    number = int(value)
+    if number < 1:
+        raise ValueError(f"{value} is less than 1")
+    return number
 
 
 def _place_of(path: str) -> str:
@@ -244,7 +273,8 @@ def _bins(side: Mapping[str, Any]) -> dict[int, int]:
     """fio's json has percentiles only, its json+ the whole histogram."""
     figures: Mapping[str, Any] = side.get("clat_ns", {})
     if "bins" in figures:
-        return {int(value): int(count) for value, count in figures["bins"].items()}
+        # What is faster than a nanosecond has a place on a logarithmic axis, too.
+        return {max(int(value), 1): _at_least_1(count) for value, count in figures["bins"].items() if count}
     known = sorted((float(percent), int(value)) for percent, value in figures.get("percentile", {}).items())
     total = int(figures.get("N", side.get("total_ios", 0)))
     bins: dict[int, int] = {}

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -25,7 +26,8 @@ def load_results(paths: Sequence[Path | str]) -> Results:
     ------
     ConfigError : a file cannot be read, or is no result; the message names it.
     """
-    files = [load_file(Path(path)) for path in paths]
+    # The same file twice is no repetition.
+    files = [load_file(path) for path in {os.path.realpath(path): Path(path) for path in paths}.values()]
     setups = Setups()
     # Files that tell of their machine first: fio's own do not, and are taken to be of the same if that is only one.
     rows = [row for file in sorted(files, key=lambda file: not file.machine) for row in file.rows(setups)]

@@ -7,10 +7,13 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import math
 import re
 import struct
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import bench_results as made
 import pytest
@@ -25,6 +28,7 @@ from kvstore.bench.report.text import block_text, latency_text, lost_rows, size_
 from kvstore.bench.results import load_results
 from kvstore.bench.rows import Results
 from kvstore.cli import main
+from kvstore.errors import ConfigError
 
 KINDS = ("bandwidth", "ratio", "cpu", "latency", "time")
 MIB = 1 << 20
@@ -218,3 +222,41 @@ def test_the_command_says_how_to_get_a_missing_package(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else there(name))
     assert main(["bench", "report", "x.json", "--out", str(tmp_path)]) == 2
     assert "pip install 'nvme-kvstore[bench]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda job: job["read"].update(bw_bytes=math.nan),
+        lambda job: job["read"].update(bw_bytes=10**400),
+        lambda job: job["read"].update(iops=-1),
+        lambda job: job["read"].update(clat_ns={"bins": {"1000": -3}}),
+        lambda job: job["kvbench"].update(block_sizes=[0]),
+        lambda job: job["job options"].update(iodepth="0"),
+        lambda job: job["kvbench"]["series"].update(interval_s=math.inf),
+        lambda job: job.update(usr_cpu=math.nan),
+        lambda job: job.pop("write"),
+    ],
+)
+def test_figures_that_nobody_measures_are_told_with_file_and_job(
+    tmp_path: Path, spoil: Callable[[dict[str, Any]], object]
+) -> None:
+    one = made.job("kvstore", "get", 1 << 20, 1, 1.0)
+    spoil(one)
+    with pytest.raises(ConfigError, match=f"a.json, job {one['jobname']}: "):
+        write_report([made.write(tmp_path / "a.json", made.document([one]))], tmp_path / "report")
+
+
+def test_latencies_below_a_nanosecond_and_dollars_in_names_are_drawn(tmp_path: Path) -> None:
+    one = made.job("a$x_{a$", "get", MIB, 1, 1.0)
+    one["read"]["clat_ns"] = {"bins": {"0": 4, "1000": 0, "2000": 6}}
+    written = write_report([made.write(tmp_path / "a.json", made.document([one]))], tmp_path / "report")
+    assert [path.name for path in written[2:]] == ["01-bandwidth-get.png", "02-cpu-get.png", "03-latency-get.png",
+                                                   "04-time-get.png"]  # fmt: skip
+
+
+def test_a_file_that_is_named_twice_is_no_repetition(tmp_path: Path) -> None:
+    file = made.write(tmp_path / "a.json", made.document([made.job("kvstore", "get", 1 << 20, 1, 1.0)]))
+    (tmp_path / "link.json").symlink_to(file)
+    (row,) = load_results([file, file, tmp_path / "link.json"]).rows
+    assert row.repetitions == 1

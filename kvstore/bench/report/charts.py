@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
@@ -86,18 +87,70 @@ def draw_all(results: Results, folder: Path) -> list[Picture]:
     engines = dict.fromkeys(row.engine for row in good)
     styles = styles_of(sorted(engines, key=lambda engine: (engine != OURS, engine != BASELINE)))
     sheet = _Sheet(results, styles, folder)
-    for _, group in groupby(good, key=lambda row: _group(row)):
-        rows = list(group)
-        bandwidth_by_size(sheet, rows)
-        ratio_to_fio(sheet, rows)
-        cpu_per_gb(sheet, rows)
-        latency_distribution(sheet, rows)
-        bandwidth_over_time(sheet, rows)
+    with rc_context({"text.parse_math": False}):  # a dollar in a path is a dollar
+        for _, group in groupby(good, key=lambda row: _group(row)):
+            rows = list(group)
+            bandwidth_by_size(sheet, rows)
+            ratio_to_fio(sheet, rows)
+            cpu_per_gb(sheet, rows)
+            latency_distribution(sheet, rows)
+            bandwidth_over_time(sheet, rows)
     return sheet.pictures
 
 
 def _group(row: Row) -> tuple[Any, ...]:
     return row.cell.setup, row.cell.place, row.cell.rw, row.cell.variant
+
+
+class _Layout:
+    """Where things are in a picture: title, place and legend above the panels, the foot below."""
+
+    def __init__(self, engines: Sequence[str], panels: int, foot: Sequence[str]) -> None:
+        self.columns = _columns(panels)
+        self.lines = math.ceil(panels / self.columns)
+        self.legend_columns = max(round(_LEGEND_LETTERS / (max(map(len, engines)) + _LEGEND_LETTERS_OF_LINE)), 1)
+        self.foot = foot
+        self.top_in = 0.75 + 0.26 * math.ceil(len(engines) / self.legend_columns)
+        self.foot_in = 0.25 + 0.15 * len(foot)
+        self.height_in = self.lines * (_PANEL_HEIGHT_IN + 0.75) + self.top_in + self.foot_in
+
+    def write(self, figure: Figure, title: str, where: str) -> None:
+        """What is said of all panels."""
+        height_in, grey = self.height_in, "#444444"
+        figure.text(0.015, 1 - 0.14 / height_in, title, fontsize=14, fontweight="bold", va="top")
+        figure.text(0.015, 1 - 0.43 / height_in, where, fontsize=10, va="top", color=grey)
+        figure.text(0.015, 0.12 / height_in, "\n".join(self.foot), fontsize=8, color=grey, va="bottom")
+
+    def place(self, figure: Figure, handles: Sequence[Line2D]) -> None:
+        """The legend, and the panels in what is left."""
+        figure.legend(
+            handles=handles,
+            loc="upper left",
+            bbox_to_anchor=(0.008, 1 - 0.62 / self.height_in),
+            ncols=self.legend_columns,
+            fontsize=10,
+            frameon=False,
+            handlelength=3.2,
+        )
+        figure.subplots_adjust(
+            left=0.082,
+            right=0.97,
+            bottom=(self.foot_in + 0.55) / self.height_in,
+            top=1 - (self.top_in + 0.35) / self.height_in,
+            wspace=0.2,
+            hspace=0.75 / _PANEL_HEIGHT_IN,
+        )
+
+
+def _finish_panel(axes: Axes, axis: tuple[str, str]) -> None:
+    axes.set_xlabel(axis[0], fontsize=10)
+    subplot = axes.get_subplotspec()
+    if subplot is not None and subplot.is_first_col():
+        axes.set_ylabel(axis[1], fontsize=10)
+    axes.tick_params(labelsize=10)
+    axes.grid(which="major", color="#dddddd", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 class _Sheet:
@@ -130,55 +183,27 @@ class _Sheet:
         axis: tuple[str, str],
     ) -> None:
         row = panels[0][1][0]
-        columns = _columns(len(panels))
-        lines = math.ceil(len(panels) / columns)
         engines = [e for e in self.styles if any(r.engine == e for _, rows in panels for r in rows)]
-        legend_columns = max(round(_LEGEND_LETTERS / (max(map(len, engines)) + _LEGEND_LETTERS_OF_LINE)), 1)
-        legend_lines = math.ceil(len(engines) / legend_columns)
-        foot = textwrap.wrap(machine_line(self.results.setups[row.cell.setup]), _FOOT_LETTERS)
-        top_in, foot_in = 0.75 + 0.26 * legend_lines, 0.25 + 0.15 * len(foot)
-        height_in = lines * (_PANEL_HEIGHT_IN + 0.75) + top_in + foot_in
-        figure = Figure(figsize=(WIDTH_PX / _DPI, height_in), dpi=_DPI, facecolor="white")
-        grid = figure.subplots(lines, columns, squeeze=False)
+        layout = _Layout(engines, len(panels), textwrap.wrap(self._machine(row), _FOOT_LETTERS))
+        figure = Figure(figsize=(WIDTH_PX / _DPI, layout.height_in), dpi=_DPI, facecolor="white")
+        grid = figure.subplots(layout.lines, layout.columns, squeeze=False)
         for axes in grid.flat[len(panels) :]:
             axes.remove()
         for axes, (heading, rows) in zip(grid.flat, panels, strict=False):
             axes.set_title(heading, fontsize=11, loc="left")
             fill(axes, rows)
-            axes.set_xlabel(axis[0], fontsize=10)
-            if axes.get_subplotspec().is_first_col():
-                axes.set_ylabel(axis[1], fontsize=10)
-            axes.tick_params(labelsize=10)
-            axes.grid(which="major", color="#dddddd", linewidth=0.7)
-            axes.set_axisbelow(True)
-            axes.spines[["top", "right"]].set_visible(False)
+            _finish_panel(axes, axis)
         title = f"{row.cell.rw}: {what}"
         where = ", ".join(part for part in (row.cell.place, row.cell.variant) if part)
-        shown = textwrap.shorten(where, _PLACE_LETTERS, placeholder=" …")
-        figure.text(0.015, 1 - 0.14 / height_in, title, fontsize=14, fontweight="bold", va="top")
-        figure.text(0.015, 1 - 0.43 / height_in, shown, fontsize=10, va="top", color="#444444")
-        figure.legend(
-            handles=[self._handle(engine) for engine in engines],
-            loc="upper left",
-            bbox_to_anchor=(0.008, 1 - 0.62 / height_in),
-            ncols=legend_columns,
-            fontsize=10,
-            frameon=False,
-            handlelength=3.2,
-        )
-        figure.text(0.015, 0.12 / height_in, "\n".join(foot), fontsize=8, color="#444444", va="bottom")
-        figure.subplots_adjust(
-            left=0.082,
-            right=0.97,
-            bottom=(foot_in + 0.55) / height_in,
-            top=1 - (top_in + 0.35) / height_in,
-            wspace=0.2,
-            hspace=0.75 / _PANEL_HEIGHT_IN,
-        )
+        layout.write(figure, title, textwrap.shorten(where, _PLACE_LETTERS, placeholder=" …"))
+        layout.place(figure, [self._handle(engine) for engine in engines])
         name = "-".join(filter(None, (f"{len(self.pictures) + 1:02}", kind, row.cell.rw.replace(" ", "_"))))
         path = self.folder / f"{name}.png"
         figure.savefig(path)
         self.pictures.append(Picture(path, f"{title} ({where})", about))
+
+    def _machine(self, row: Row) -> str:
+        return machine_line(self.results.setups[row.cell.setup])
 
     def _handle(self, engine: str) -> Line2D:
         style = self.styles[engine]
@@ -372,10 +397,13 @@ def _log_axis(axes: Axes, values: Sequence[float]) -> None:
 def _log_ticks(
     axis: Axis, low: float, high: float, text: Callable[[float], str], decades_of_fives: float
 ) -> tuple[float, float]:
-    """Ticks that a reader can count with: 1 2 5 10 where there is room, 1 10 100 elsewhere. Returns the limits."""
+    """Ticks that a reader can count with: 1 2 5 10 where there is room, else 1 3 10, else 1 10. Returns the limits."""
     middle, decades = math.log10(low * high) / 2, max(math.log10(high / low) * 1.12, 0.6)
     first, last = middle - decades / 2, middle + decades / 2
-    digits = (1.0, 2.0, 5.0) if decades <= decades_of_fives else (1.0,)
+    digits = next(
+        (digits for digits, most in (((1.0, 2.0, 5.0), 1), ((1.0, 3.0), 2)) if decades <= most * decades_of_fives),
+        (1.0,),
+    )
     exponents = range(math.floor(first), math.ceil(last) + 1)
     axis.set_major_locator(FixedLocator([digit * 10.0**exponent for exponent in exponents for digit in digits]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: text(float(f"{value:.3g}"))))
