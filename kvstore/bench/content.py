@@ -55,6 +55,7 @@ class Buffers:
         self.arena = mmap.mmap(-1, count * row_bytes) if arena is None else arena
         flat = np.frombuffer(self.arena, np.uint8)
         self.rows: Bytes = flat.reshape(count, row_bytes)
+        self._address = int(self.rows.ctypes.data)
         self._views: dict[int, list[memoryview]] = {}
 
     def __len__(self) -> int:
@@ -73,7 +74,7 @@ class Buffers:
 
     def address(self, row: int) -> int:
         """Of a row's first byte."""
-        return int(self.rows[row].ctypes.data)
+        return self._address + row * self.rows.shape[1]
 
 
 class Content:

@@ -13,6 +13,7 @@ from bench_support import MemoryEngine
 from kvstore.bench.content import Buffers, Content, Verify, whole_pages
 from kvstore.bench.engines import ENGINES, make_engine
 from kvstore.bench.engines.base import Work
+from kvstore.bench.engines.lmcache_rows import RowObjects
 
 NBYTES = 3 * 4096 + 100  # whole pages and a part of one
 
@@ -128,3 +129,12 @@ def test_blocks_of_whole_pages_are_checked_together_and_told_apart(verify: Verif
     assert content.check(buffers, [1, 2, 3], sizes, verify) == [None] * 3
     wrong = content.check(buffers, [1, 9, 3], sizes, verify)
     assert [found is None for found in wrong] == [True, False, True]
+
+
+def test_what_lmcache_is_handed_of_a_row_is_made_once_and_points_at_it() -> None:
+    buffers, objects = Buffers(2, 8192), RowObjects()
+    one = objects.of(buffers, 1, 5000)
+    assert objects.of(buffers, 1, 5000) is one
+    assert (one.data_ptr, one.get_size()) == (buffers.rows[1].ctypes.data, 5000)
+    assert objects.of(buffers, 1, 8192).get_size() == 8192
+    assert objects.of(buffers, 0, 5000).data_ptr == buffers.rows[0].ctypes.data

@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of :class:`Buffers` as LMCache's memory objects, so that its backends move bytes to and from them without a
 copy; and whether LMCache is there.
+
+Objects are made once for each row and size: engines ask for them while time is taken, and to make one takes 10 us.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 from kvstore.bench.content import Buffers
 
-__all__ = ["LMCACHE_MISSING", "RowObject", "quiet_lmcache", "why_no_lmcache"]
+__all__ = ["LMCACHE_MISSING", "RowObject", "RowObjects", "quiet_lmcache", "why_no_lmcache"]
 
 LMCACHE_MISSING = (
     "LMCache is missing: pip install lmcache==0.5.6 lmcache-rust-raw-block-io (scripts/setup --lmcache: without CUDA)"
@@ -62,3 +65,27 @@ class RowObject:
 
     def ref_count_down(self) -> None:
         """As above."""
+
+
+class RowObjects:
+    """Those of all rows. Safe from many threads, each with buffers of its own.
+
+    Parameters
+    ----------
+    describe : shape, dtype and format of a block of so many bytes.
+    """
+
+    def __init__(self, describe: Callable[[int], tuple[Any, Any, Any]] = lambda nbytes: (None, None, None)) -> None:
+        self._describe = describe
+        self._made: dict[tuple[Buffers, int, int], RowObject] = {}
+
+    def of(self, buffers: Buffers, row: int, nbytes: int) -> RowObject:
+        """The first ``nbytes`` of a row."""
+        found = self._made.get((buffers, row, nbytes))
+        if found is None:
+            found = self._made[buffers, row, nbytes] = RowObject(buffers, row, nbytes, *self._describe(nbytes))
+        return found
+
+    def clear(self) -> None:
+        """Let go of the buffers."""
+        self._made.clear()

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Op, Work
 from kvstore.bench.engines.folder import Folder, FolderEngine, direct_io
-from kvstore.bench.engines.lmcache_rows import RowObject, quiet_lmcache, why_no_lmcache
+from kvstore.bench.engines.lmcache_rows import RowObject, RowObjects, quiet_lmcache, why_no_lmcache
 
 __all__ = ["LocalDiskEngine"]
 
@@ -58,6 +58,7 @@ class LocalDiskEngine(FolderEngine):
 
     def __init__(self) -> None:
         self.backend: Any = None
+        self.objects = RowObjects(self._describe)
         self.loop: asyncio.AbstractEventLoop | None = None
         self.thread: threading.Thread | None = None
 
@@ -97,7 +98,7 @@ class LocalDiskEngine(FolderEngine):
         keys = [self._key(number) for number in numbers]
         if op == "lookup":
             return [self.backend.contains(key) for key in keys]
-        objects = [self._object(buffers, row, number) for row, number in enumerate(numbers)]
+        objects = [self.objects.of(buffers, row, self.work.bytes_of(number)) for row, number in enumerate(numbers)]
         if op == "put":
             self._put(keys, objects)
             return None
@@ -105,9 +106,8 @@ class LocalDiskEngine(FolderEngine):
         self.rows.use([one for one, hit in zip(objects, there, strict=True) if hit])
         return [found is not None for found in self.backend.batched_get_blocking(keys)]
 
-    def _object(self, buffers: Buffers, row: int, number: int) -> RowObject:
-        nbytes = self.work.bytes_of(number)
-        return RowObject(buffers, row, nbytes, self.torch.Size([nbytes]), self.torch.uint8, self.memory_format)
+    def _describe(self, nbytes: int) -> tuple[Any, Any, Any]:
+        return self.torch.Size([nbytes]), self.torch.uint8, self.memory_format
 
     def _put(self, keys: Sequence[Any], objects: Sequence[RowObject]) -> None:
         written = threading.Semaphore(0)
@@ -118,6 +118,7 @@ class LocalDiskEngine(FolderEngine):
                 raise RuntimeError(f"a block was not written within {_PATIENCE_S:.0f} s; LMCache's log says why")
 
     def close(self) -> None:
+        self.objects.clear()
         if self.backend is not None:
             self.backend.close()
             self.backend = None

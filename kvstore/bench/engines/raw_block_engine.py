@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 from kvstore.bench.content import Buffers
 from kvstore.bench.engines.base import Engine, Op, Work
-from kvstore.bench.engines.lmcache_rows import RowObject, quiet_lmcache, why_no_lmcache
+from kvstore.bench.engines.lmcache_rows import RowObjects, quiet_lmcache, why_no_lmcache
 from kvstore.bench.places import grow, sync, usable_bytes
 
 __all__ = ["RawBlockPosix", "RawBlockUring"]
@@ -38,6 +38,7 @@ class RawBlockPosix(Engine):
 
     def __init__(self) -> None:
         self.core: Any = None
+        self.objects = RowObjects()
 
     def why_not(self) -> str | None:
         return why_no_lmcache("lmcache_rust_raw_block_io")
@@ -83,7 +84,7 @@ class RawBlockPosix(Engine):
         if op == "lookup":
             found: list[bool] = self.core.exists_many([_key(number) for number in numbers])
             return found
-        objects = [RowObject(buffers, row, self.work.bytes_of(number)) for row, number in enumerate(numbers)]
+        objects = [self.objects.of(buffers, row, self.work.bytes_of(number)) for row, number in enumerate(numbers)]
         if op == "get":
             loaded: list[bool] = self.core.load_many_into([_key(number) for number in numbers], objects)
             return loaded
@@ -108,6 +109,7 @@ class RawBlockPosix(Engine):
         sync(self.work.paths[0])
 
     def close(self) -> None:
+        self.objects.clear()
         if self.core is not None:
             self.core.close()
             self.core = None
