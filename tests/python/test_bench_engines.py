@@ -15,7 +15,9 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from bench_support import bench
 
 from kvstore.bench.content import Buffers
 from kvstore.bench.cpu import cpu_time
-from kvstore.bench.engines import ENGINES, make_engine
+from kvstore.bench.engines import ENGINES, kvikio_engine, make_engine
 from kvstore.bench.engines.base import Engine, Op, SelfTimedEngine, Work
 from kvstore.bench.engines.folder import Folder
 from kvstore.bench.engines.kvstore_engine import KvStoreEngine
@@ -262,6 +264,20 @@ def test_what_is_in_flight_when_a_block_fails_is_waited_for(tmp_path: Path) -> N
         with pytest.raises(OSError, match="went away"):
             engine.batch("get", [0, 1, 2, 3], store.buffers[0])
         assert sorted(engine.moved) == [1, 2, 3]
+
+
+def test_kvikio_waits_for_every_block_of_a_batch_in_which_one_fails() -> None:
+    waited = []
+
+    def get(number: int) -> int:
+        waited.append(number)
+        if number == 1:
+            raise RuntimeError("the device went away")
+        return 4096
+
+    with pytest.raises(RuntimeError, match="went away"):
+        kvikio_engine._all([SimpleNamespace(get=partial(get, number)) for number in range(4)])
+    assert waited == [0, 1, 2, 3]
 
 
 def test_an_engine_that_cannot_run_says_how_to_mend_that(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class KvikioEngine(FlatEngine):
             call(buffers.rows[row][:nbytes], file_offset=self.file.offset(number))
             for row, (number, nbytes) in enumerate(zip(numbers, sizes, strict=True))
         ]
-        for nbytes, moved in zip(sizes, [future.get() for future in futures], strict=True):
+        for nbytes, moved in zip(sizes, _all(futures), strict=True):
             if moved != nbytes:
                 raise RuntimeError(f"{op} of {nbytes} bytes moved {moved}")
         return None
@@ -65,3 +65,17 @@ class KvikioEngine(FlatEngine):
 
     def facts(self) -> dict[str, Any]:
         return {"version": import_module("kvikio").__version__, "path": "kvikio's threads, host memory"}
+
+
+def _all(futures: Sequence[Any]) -> list[int]:
+    """What each moved; a failure is told when none of the others writes to the caller's rows any more."""
+    moved: list[int] = []
+    failures: list[Exception] = []
+    for future in futures:
+        try:
+            moved.append(future.get())
+        except Exception as error:  # noqa: BLE001 - told below, whatever it is
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return moved
