@@ -3,7 +3,7 @@
 """The rows of :class:`Buffers` as LMCache's memory objects, so that its backends move bytes to and from them without a
 copy; and whether LMCache is there.
 
-Objects are made once for each row and size: engines ask for them while time is taken, and to make one takes 10 us.
+Objects are made once for each row and size: engines ask for them while time is taken.
 """
 
 from __future__ import annotations
