@@ -59,6 +59,7 @@ def test_the_gid_index_comes_from_pyverbs_and_sysfs_has_the_same(guest: Machine)
         ),
         ("module nvme_rdma", "modprobe -r nvme_rdma", "not loaded, but there", "modprobe nvme-rdma", ["warn", "ok"]),
     ],
+    ids=["a small MTU", "a link that is down", "no RDMA link", "a module that is not loaded"],
 )
 def test_what_is_broken_is_told_and_its_mend_mends(
     guest: Machine, subject: str, breaking: str, told: str, mend: str, verdicts: list[str]

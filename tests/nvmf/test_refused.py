@@ -47,10 +47,10 @@ def test_what_the_readme_calls_absent_is_absent(alone: Machine) -> None:
 
 
 def test_a_wrong_key_over_rdma_is_told_also_where_the_refusal_gets_lost(
-    alone: Machine, record_property: Callable[[str, object], None]
+    alone: Machine, note: Callable[[str, object], None]
 ) -> None:
     """The last in this guest, whose kernel may be stuck with it: see the README."""
     said, is_stuck = alone.call("refusals.wrong_key", "rdma", timeout_s=240)
-    record_property("the kernel", "is stuck" if is_stuck else "has heard the refusal")
+    note("the kernel", "is stuck" if is_stuck else "has heard the refusal")
     alone.is_broken |= is_stuck
     assert "A wrong key may be why" in said or (not is_stuck and "key is wrong" in said)
