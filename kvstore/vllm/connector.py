@@ -19,6 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import (
     get_offloading_group_ids,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvstore.errors import KvStoreError
@@ -52,7 +53,9 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker: Any = None
         try:
             config = build_offloading_config(vllm_config, kv_cache_config)
-            opened = Opened(vllm_config, config)
+            groups = kv_cache_config.kv_cache_groups
+            whole_prefix = all(isinstance(group.kv_cache_spec, FullAttentionSpec) for group in groups)
+            opened = Opened(vllm_config, config, whole_prefix)
             if role == KVConnectorRole.SCHEDULER:
                 self._scheduler = ConnectorScheduler(opened, vllm_config, kv_cache_config, config)
             else:

@@ -203,9 +203,10 @@ class ConnectorWorker:
             else:
                 # Attention was computed without asking, so it may have seen a block before it was loaded.
                 self._trouble.tell("layers were not waited for, and are computed again", "no hook")
-        finally:
-            for job_id in list(self._in_step):
-                self._loaded(job_id, [False] * len(self._loads[job_id][1]))
+        except Exception as error:  # noqa: BLE001 - the engine goes on, whatever it is; told with its place
+            self._trouble.tell("loads within a step did not end", error)
+        for job_id in list(self._in_step):
+            self._loaded(job_id, [False] * len(self._loads[job_id][1]))
 
     def _store(self, job_id: int, job: Any, meta: ConnectorMetadata) -> None:
         self.counts.add("store_jobs")
@@ -282,6 +283,9 @@ class ConnectorWorker:
     @answers(KVConnectorTransferResults, "what was loaded is not reported")
     def take_results(self) -> KVConnectorTransferResults:
         """The requests whose loads ended since the last call."""
+        # With speculative decoding vLLM asks before it calls after_forward, and takes no word of this step later.
+        if self._in_step:
+            self._end_loads_in_step()
         self._poll()
         taken, self._results = self._results, KVConnectorTransferResults()
         return taken

@@ -30,6 +30,7 @@ class Opened:
     ----------
     vllm_config : vLLM's.
     offloading_config : vLLM's ``OffloadingConfig`` of the same.
+    whole_prefix : all layers need all blocks of a prefix: none has a window.
 
     Raises
     ------
@@ -37,7 +38,7 @@ class Opened:
     KvStoreError : the pool cannot be opened.
     """
 
-    def __init__(self, vllm_config: Any, offloading_config: Any) -> None:
+    def __init__(self, vllm_config: Any, offloading_config: Any, whole_prefix: bool) -> None:
         transfer = vllm_config.kv_transfer_config
         self.config = ConnectorConfig.from_mapping(transfer.kv_connector_extra_config, WHERE)
         self._offloading = offloading_config
@@ -50,7 +51,8 @@ class Opened:
             )
         self.ranks = range(parallel.world_size)
         self.rank = int(parallel.rank)
-        self.by_layer = self.config.layerwise and _can_load_by_layer(len(self.ranks), len(offloading_config.groups))
+        groups = len(offloading_config.groups)
+        self.by_layer = self.config.layerwise and _can_load_by_layer(len(self.ranks), groups, whole_prefix)
         if transfer.kv_load_failure_policy == "fail":
             logger.warning(
                 'kvstore: kv_load_failure_policy is "fail": a block that cannot be loaded ends its request; set it to '
@@ -94,16 +96,17 @@ def _require_one_opener(parallel: Any, mode: str) -> None:
     )
 
 
-def _can_load_by_layer(ranks: int, groups: int) -> bool:
+def _can_load_by_layer(ranks: int, groups: int, whole_prefix: bool) -> bool:
     # A layer that does not come is known only when earlier ones were computed with. Then the step's own blocks are
     # wrong as well, on all ranks, and vLLM takes back the blocks of one KV cache group only.
-    if ranks == 1 and groups == 1:
+    if ranks == 1 and groups == 1 and whole_prefix:
         return True
     logger.warning(
-        "kvstore: %s.layerwise is for one worker and one KV cache group, and here are %d and %d: blocks are loaded "
-        "before their request is scheduled",
+        "kvstore: %s.layerwise is for one worker and one KV cache group without a window, and here are %d and %d%s: "
+        "blocks are loaded before their request is scheduled",
         WHERE,
         ranks,
         groups,
+        "" if whole_prefix else ", with one",
     )
     return False

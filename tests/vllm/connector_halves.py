@@ -117,6 +117,7 @@ class Halves:
         stores: tuple[list[bytes], list[int]] | None = None,
         by_layer: bool = False,
         hooks: bool = True,
+        asked_early: bool = False,
     ) -> Any:
         """One step of a worker; what it says at its end."""
         meta = ConnectorMetadata(
@@ -130,8 +131,9 @@ class Halves:
         self.worker.start_load_kv(None)
         for layer in self.layers if hooks else ():
             self.worker.wait_for_layer_load(layer)
-        self.worker.wait_for_save()
-        self.worker._worker._transfer.wait(range(1000))
+        if not asked_early:
+            self.worker.wait_for_save()
+            self.worker._worker._transfer.wait(range(1000))
         results = self.worker.get_transfer_results(set())
         output = KVConnectorOutput(
             finished_recving=results.finished_recving,
@@ -139,6 +141,8 @@ class Halves:
             invalid_block_ids=self.worker.get_block_ids_with_load_errors(),
             kv_connector_worker_meta=self.worker.build_connector_worker_meta(),
         )
+        if asked_early:
+            self.worker.wait_for_save()
         self.worker.clear_connector_metadata()
         return output
 

@@ -160,6 +160,24 @@ def test_blocks_are_not_trusted_when_layers_did_not_wait(halves: Any) -> None:
     assert output.invalid_block_ids == {20, 21}
 
 
+def test_a_load_within_the_step_that_failed_is_told_to_who_asks_before_the_step_s_stores(
+    halves: Any, disk: SimDisk
+) -> None:
+    # As vLLM does with speculative decoding; a step later it would have told its users the tokens.
+    engine = halves(layerwise=True)
+    keys = stored(engine, 2)
+    spoil(disk, engine, keys[1])
+    load, store = (keys, [20, 21]), (keys_of(3)[2:], [3])
+    output = engine.step(loads=load, stores=store, by_layer=True, asked_early=True)
+    assert output.invalid_block_ids == {21}
+    assert engine.worker._worker._opened.space(0, "").contains(keys_of(3)) == [True, True, False]
+
+
+def test_with_several_groups_a_step_waits_for_no_load(halves: Any) -> None:
+    engine = halves(groups=2, layerwise=True)
+    assert not engine.scheduler._scheduler._opened.by_layer
+
+
 def test_a_block_stored_again_is_a_hit_again(halves: Any, disk: SimDisk) -> None:
     engine = halves()
     keys = stored(engine, 1)
