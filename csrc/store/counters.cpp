@@ -22,6 +22,7 @@ std::vector<std::pair<std::string, double>> Counters::list() const {
       {"bytes_read_payload", &bytes_read_payload},
       {"bytes_read_metadata", &bytes_read_metadata},
       {"bytes_staged", &bytes_staged},
+      {"bytes_bounced", &bytes_bounced},
       {"pieces_fixed", &pieces_fixed},
       {"reads_inline", &reads_inline},
       {"checksum_mismatches", &checksum_mismatches},

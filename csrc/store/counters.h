@@ -30,6 +30,7 @@ struct Counters {
   Counter bytes_read_payload{0};
   Counter bytes_read_metadata{0};
   Counter bytes_staged{0};         // moved through staging instead of in place
+  Counter bytes_bounced{0};        // of those, between staging and memory that the CPU does not reach
   Counter pieces_fixed{0};         // of registered memory
   Counter reads_inline{0};         // on the caller's own thread
   Counter checksum_mismatches{0};  // first attempts that did not verify

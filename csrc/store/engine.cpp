@@ -164,10 +164,12 @@ Status Engine::set_memory(const MemoryMap& memory) {
 void Engine::take_inbox() {
   if (!inbox_filled_.exchange(false, std::memory_order_seq_cst)) return;
   std::vector<std::pair<std::vector<Item*>, bool>> batches;
+  std::vector<Piece*> moved;
   std::function<void(bool)> memory_request;
   {
     std::lock_guard lock(inbox_mutex_);
     batches.swap(inbox_);
+    moved.swap(moved_);
     memory_request = std::exchange(memory_request_, nullptr);
   }
   if (memory_request) {
@@ -197,6 +199,7 @@ void Engine::take_inbox() {
     busy_since_ns_ = clock_.monotonic_ns();
     busy_bytes_ = 0;
   }
+  for (Piece* const piece : moved) finish_move(*piece);
   apply_cancels();
 }
 
@@ -298,7 +301,8 @@ bool Engine::fill() {
     std::exchange(waiting_memory_request_, nullptr)(drained);
     any = true;
   }
-  while (free_pieces_ != nullptr && queue_->in_flight() < queue_->depth()) {
+  any |= send_moved();
+  while (free_pieces_ != nullptr && queue_->in_flight() + places_promised() < queue_->depth()) {
     bool is_store = false;
     Item* item = choose_item(is_store);
     if (item == nullptr || !submit_next_piece(*item, is_store)) break;
@@ -410,7 +414,13 @@ bool Engine::submit_next_piece(Item& item, bool is_store) {
   piece.request.offset_bytes = item.place.offset_bytes + item.next_byte;
   if (table) piece.request.offset_bytes += align_up(item.payload_bytes, kPageBytes);
 
-  if (item.stage == ItemStage::kWriteTable) {
+  const bool moved_in = is_store && !table && item.mover != nullptr;
+  if (moved_in) {
+    piece.vectors.assign(1, {staging, piece.transfer_bytes});
+    piece.last_page_bytes = 0;
+    plan_move_in(piece);
+    add(counters_.bytes_staged, piece.byte_count);
+  } else if (item.stage == ItemStage::kWriteTable) {
     piece.vectors.assign(1, {staging, piece.transfer_bytes});
     piece.last_page_bytes = 0;
     std::memset(staging, 0, piece.transfer_bytes);
@@ -431,8 +441,24 @@ bool Engine::submit_next_piece(Item& item, bool is_store) {
   if (!loads_.empty() && !stores_.empty()) {
     (is_store ? contended_store_bytes_ : contended_load_bytes_) += piece.transfer_bytes;
   }
-  send(piece);
+  take_window(piece);
+  if (moved_in) {
+    ++moving_in_;
+    start_move(piece);
+  } else {
+    send(piece);
+  }
   return true;
+}
+
+void Engine::take_window(Piece& piece) {
+  window_used_[piece.request.device_index] += piece.transfer_bytes;
+  ++window_pieces_[piece.request.device_index];
+}
+
+void Engine::give_window_back(const Piece& piece) {
+  window_used_[piece.request.device_index] -= piece.transfer_bytes;
+  --window_pieces_[piece.request.device_index];
 }
 
 void Engine::send(Piece& piece) {
@@ -446,9 +472,6 @@ void Engine::send(Piece& piece) {
     request.buffer_index =
         piece.vectors.size() == 1 ? memory_.find(piece.vectors[0].iov_base, piece.vectors[0].iov_len) : -1;
     if (request.buffer_index >= 0) add(counters_.pieces_fixed);
-    const uint16_t device = request.device_index;
-    window_used_[device] += piece.transfer_bytes;
-    ++window_pieces_[device];
   }
   piece.submitted_ns = clock_.monotonic_ns();
   piece.state = PieceState::kInFlight;
@@ -482,8 +505,7 @@ void Engine::collect(std::span<device::IoRequest*> completed) {
       continue;
     }
     request->result = result;
-    window_used_[request->device_index] -= piece.transfer_bytes;
-    --window_pieces_[request->device_index];
+    give_window_back(piece);
     piece.state = PieceState::kCompleted;
     piece.next = nullptr;
     *done_last_ = &piece;
@@ -527,11 +549,75 @@ void Engine::finish_piece(Piece& piece) {
   if (item.failure == Code::kOk && !(item.retired && KVS_RULE(I11_nothing_is_copied_after_the_deadline))) {
     is_put ? finish_write_piece(piece) : finish_read_piece(piece);
   }
+  if (piece.state != PieceState::kMoving) piece_over(piece);
+}
+
+// Nothing of the piece is under way any more.
+void Engine::piece_over(Piece& piece) {
+  Item& item = *piece.item;
   --item.pieces_in_flight;
-  if (item.failure != Code::kOk) take_off(is_put ? stores_ : loads_, item);
+  if (item.failure != Code::kOk) take_off(item.job->kind() == JobKind::kPut ? stores_ : loads_, item);
   JobRef keep(item.job);
   free_piece(piece);
   if (item.pieces_in_flight <= (KVS_RULE(I8_after_the_last_piece) ? 0 : 1) && !item.queued) item_pieces_done(item);
+}
+
+// ---- memory that the CPU does not reach ------------------------------------------------------------------------
+
+void Engine::start_move(Piece& piece) {
+  piece.state = PieceState::kMoving;
+  piece.move.outcome = {};
+  piece.move.owner = &piece;
+  pieces_in_flight_.fetch_add(1, std::memory_order_relaxed);  // I11: staging and the caller's memory are in use
+  if (piece.move.to_caller) ++piece.item->pieces_moving;
+  piece.item->mover->start(piece.move, *this);
+}
+
+void Engine::move_ended(MemoryMove& move) {
+  {
+    std::lock_guard lock(inbox_mutex_);
+    moved_.push_back(static_cast<Piece*>(move.owner));
+  }
+  wake();
+}
+
+void Engine::finish_move(Piece& piece) {
+  Item& item = *piece.item;
+  pieces_in_flight_.fetch_sub(1, std::memory_order_relaxed);
+  piece.state = PieceState::kCompleted;
+  if (piece.move.to_caller) {
+    --item.pieces_moving;
+  } else {
+    --moving_in_;
+  }
+  if (piece.move.outcome.ok()) {
+    add(counters_.bytes_bounced, piece.byte_count);
+  } else if (item.failure == Code::kOk) {
+    item.failure = Code::kInvalid;  // the memory given cannot be used; nothing of the store is to blame (I6)
+    item.failure_text = piece.move.outcome.message();
+  }
+  if (piece.move.to_caller) return piece_over(piece);
+  to_write_.push_back(&piece);
+}
+
+// Puts' pieces that are in staging now go to the device; the claim may have grown old meanwhile.
+bool Engine::send_moved() {
+  bool any = false;
+  while (!to_write_.empty()) {
+    Piece& piece = *to_write_.front();
+    Item& item = *piece.item;
+    // Without a fresh claim it waits, or has failed by now.
+    if (item.failure == Code::kOk && !may_go_on(item) && item.failure == Code::kOk) break;
+    to_write_.pop_front();
+    any = true;
+    if (item.failure == Code::kOk) {
+      send(piece);
+    } else {
+      give_window_back(piece);
+      piece_over(piece);
+    }
+  }
+  return any;
 }
 
 void Engine::finish_read_piece(Piece& piece) {
@@ -553,7 +639,11 @@ void Engine::finish_read_piece(Piece& piece) {
       return;
     }
   }
-  piece.staging != nullptr ? copy_out_staging(piece) : copy_out_last_page(piece);
+  if (item.mover != nullptr) {
+    if (plan_move_out(piece)) start_move(piece);
+  } else {
+    piece.staging != nullptr ? copy_out_staging(piece) : copy_out_last_page(piece);
+  }
 }
 
 void Engine::finish_write_piece(Piece& piece) {
@@ -750,12 +840,14 @@ void Engine::check_times() {
   if (now_ns < next_time_check_ns_) return;
   next_time_check_ns_ = now_ns + kTimeCheckNs / 4;
   std::vector<Item*> late;
+  // I11: while a mover writes the caller's memory the caller is not told that the read has ended.
+  const auto is_late = [now_ns](const Item* item) {
+    return item->job->deadline_at_ns() <= now_ns && item->pieces_moving == 0;
+  };
   for (Item* item : deadlines_) {
-    if (item->job->deadline_at_ns() <= now_ns) late.push_back(item);
+    if (is_late(item)) late.push_back(item);
   }
-  if (!late.empty()) {
-    std::erase_if(loads_, [&](const Item* item) { return item->job->deadline_at_ns() <= now_ns; });
-  }
+  if (!late.empty()) std::erase_if(loads_, is_late);
   for (Item* one : late) {
     // I11: the wait ends, the pieces do not: they are in staging of ours and go back to it when they complete.
     Item& item = *one;
@@ -780,6 +872,11 @@ void Engine::check_times() {
 std::vector<std::string> Engine::describe_in_flight() {
   std::vector<std::string> described;
   for (const Piece& piece : pieces_) {
+    if (piece.state == PieceState::kMoving) {
+      described.push_back(format_text("a move of %llu bytes %s GPU memory",
+                                      static_cast<unsigned long long>(piece.byte_count),
+                                      piece.move.to_caller ? "into" : "out of"));
+    }
     if (piece.state != PieceState::kInFlight) continue;
     described.push_back(format_text("%s of %llu bytes at offset %llu of %s",
                                     piece.request.op == device::IoOp::kWrite ? "write" : "read",

@@ -25,13 +25,14 @@
 #include "device/device.h"
 #include "store/catalog.h"
 #include "store/memory_map.h"
+#include "store/memory_mover.h"
 #include "store/own_thread.h"
 #include "store/piece.h"
 #include "store/staging.h"
 
 namespace kvstore::store {
 
-class Engine {
+class Engine : public MoveListener {
  public:
   struct Setup {
     std::vector<device::Device*> devices;    // that this engine serves
@@ -40,7 +41,7 @@ class Engine {
     std::function<Result<std::unique_ptr<device::IoQueue>>()> make_queue;
   };
   Engine(const StoreOptions& options, Setup setup, Catalog& catalog, Counters& counters, Clock& clock);
-  ~Engine();
+  ~Engine() override;
 
   Status start();  // spawns the thread (threaded stores); returns when its queue exists
   // Asks the thread to end when nothing is in flight or abandon() was called.
@@ -65,6 +66,9 @@ class Engine {
 
   // Replaces the registered memory. Blocks until the engine thread did it. Engine staging is always part of it.
   Status set_memory(const MemoryMap& memory);
+
+  void move_ended(MemoryMove& move) override;
+  AlignedBuffer& staging_arena() { return staging_.arena(); }
 
   // One round: take what came in, fill the window, collect completions, hash. Waits at most wait_ns for something
   // to do. True when anything happened. The engine's thread, or the caller's when not threaded.
@@ -93,6 +97,14 @@ class Engine {
   void send(Piece& piece);
   void collect(std::span<device::IoRequest*> completed);
   void finish_piece(Piece& piece);
+  void piece_over(Piece& piece);
+  void start_move(Piece& piece);
+  void finish_move(Piece& piece);
+  bool send_moved();
+  // Places in the queue that pieces of puts will take once they are in staging.
+  uint32_t places_promised() const { return moving_in_ + static_cast<uint32_t>(to_write_.size()); }
+  void take_window(Piece& piece);
+  void give_window_back(const Piece& piece);
   void finish_read_piece(Piece& piece);
   void finish_write_piece(Piece& piece);
   void item_pieces_done(Item& item);
@@ -129,6 +141,7 @@ class Engine {
     Status why;
   };
   std::vector<Cancel> cancels_;
+  std::vector<Piece*> moved_;  // their moves have ended
   std::atomic<uint32_t> cancels_waiting_{0};
   std::function<void(bool)> memory_request_;          // from the inbox
   std::function<void(bool)> waiting_memory_request_;  // the engine's: until nothing is in flight, true, or given up
@@ -147,6 +160,8 @@ class Engine {
   AlignedBuffer last_pages_;
   std::vector<Piece> pieces_;
   Piece* free_pieces_ = nullptr;
+  std::deque<Piece*> to_write_;  // of puts, moved into staging
+  uint32_t moving_in_ = 0;       // pieces of puts on their way there: each will need a place in the queue
   Piece* done_first_ = nullptr;  // completed, to be hashed
   Piece** done_last_ = &done_first_;
   std::vector<uint64_t> window_used_;  // by local device

@@ -49,6 +49,7 @@ void Job::finish() {
 }
 
 void Job::abandon() {
+  abandoned_by_store();
   std::shared_ptr<CompletionQueue> notified;
   {
     std::lock_guard lock(mutex_);

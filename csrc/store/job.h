@@ -62,6 +62,7 @@ class Job {
   friend class CompletionQueue;
   Job(JobKind kind, uint64_t id, uint64_t tag, uint32_t items) : kind_(kind), id_(id), tag_(tag), results_(items) {}
   void finish();  // sets done, wakes waiters, tells the queue
+  virtual void abandoned_by_store() {}
 
   JobKind kind_;
   uint64_t id_;

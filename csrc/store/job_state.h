@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -74,6 +75,8 @@ struct Item {
   const iovec* segments = nullptr;
   uint32_t segment_count = 0;
   uint64_t segment_bytes = 0;
+  MemoryMover* mover = nullptr;  // the job's, when only it reaches this memory
+  uint32_t memory_place = 0;
   bool pages_in_place = false;  // every segment is aligned for DMA and whole pages (the last may be short)
 
   // The extent, and the part of the payload that is wanted.
@@ -88,7 +91,8 @@ struct Item {
   uint64_t next_byte = 0;  // of the next piece of this stage
   uint64_t end_byte = 0;   // of this stage
   uint32_t pieces_in_flight = 0;
-  Code failure = Code::kOk;  // first failure of a piece
+  uint32_t pieces_moving = 0;  // of those, on their way into the caller's memory
+  Code failure = Code::kOk;    // first failure of a piece
   int failure_errno = 0;
   std::string failure_text;
   std::vector<uint64_t> nodes;  // piece nodes, by position
@@ -101,8 +105,12 @@ class BatchJob final : public Job {
            std::shared_ptr<CompletionQueue> queue);
   ~BatchJob() override;
 
-  void cancel() override;
+  void cancel() override { end(Status(Code::kCanceled, "canceled by the caller")); }
   void cancel_item(uint32_t item) override;
+  // As cancel(), with a reason.
+  void end(const Status& why);
+  // Gives the items to the engines; with a mover, once it is ready.
+  void hand_over();
 
   std::vector<Item>& items() { return items_; }
   std::vector<iovec>& segments() { return segments_; }
@@ -119,6 +127,11 @@ class BatchJob final : public Job {
   void fail_item(uint32_t item, Code code, std::string error_text, int io_errno = 0);
 
  private:
+  void hand_over_now();
+  void mover_is_ready();
+  bool end_waiting(int64_t item_or_all, const Status& why);
+  void abandoned_by_store() override;
+
   StoreCore& core_;
   SubmitOptions options_;
   uint64_t submitted_at_ns_ = 0;
@@ -127,6 +140,8 @@ class BatchJob final : public Job {
   std::vector<iovec> segments_;
   std::atomic<uint32_t> items_left_;
   std::mutex errors_mutex_;
+  std::mutex hand_over_mutex_;
+  bool waits_for_mover_ = false;  // not handed over yet
 };
 
 }  // namespace kvstore::store

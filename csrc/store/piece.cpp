@@ -28,6 +28,17 @@ void for_each_run(const Item& item, uint64_t first, uint64_t count, Visit visit)
   }
 }
 
+// The first byte of the payload that the caller wants of a piece.
+uint64_t wanted_first(const Piece& piece) { return std::max(piece.first_byte, piece.item->wanted_offset); }
+
+template <typename Visit>
+void for_each_wanted_run(const Piece& piece, Visit visit) {
+  const Item& item = *piece.item;
+  const uint64_t first = wanted_first(piece);
+  const uint64_t end = std::min(piece.first_byte + piece.byte_count, item.wanted_offset + item.wanted_bytes);
+  if (first < end) for_each_run(item, first - item.wanted_offset, end - first, visit);
+}
+
 }  // namespace
 
 bool segments_in_place(const iovec* segments, uint32_t count, uint32_t dma_alignment_bytes) {
@@ -80,15 +91,30 @@ void copy_out_last_page(const Piece& piece) {
 }
 
 void copy_out_staging(const Piece& piece) {
-  const Item& item = *piece.item;
-  const uint64_t first = std::max(piece.first_byte, item.wanted_offset);
-  const uint64_t end = std::min(piece.first_byte + piece.byte_count, item.wanted_offset + item.wanted_bytes);
-  if (first >= end) return;
-  const uint8_t* source = piece.staging + (first - piece.first_byte);
-  for_each_run(item, first - item.wanted_offset, end - first, [&](uint8_t* run, uint64_t bytes) {
+  const uint8_t* source = piece.staging + (wanted_first(piece) - piece.first_byte);
+  for_each_wanted_run(piece, [&](uint8_t* run, uint64_t bytes) {
     std::memcpy(run, source, bytes);
     source += bytes;
   });
+}
+
+bool plan_move_out(Piece& piece) {
+  piece.move.to_caller = true;
+  piece.move.place = piece.item->memory_place;
+  piece.move.host = piece.staging + (wanted_first(piece) - piece.first_byte);
+  piece.move.runs.clear();
+  for_each_wanted_run(piece, [&](uint8_t* run, uint64_t bytes) { piece.move.runs.push_back({run, bytes}); });
+  return !piece.move.runs.empty();
+}
+
+void plan_move_in(Piece& piece) {
+  piece.move.to_caller = false;
+  piece.move.place = piece.item->memory_place;
+  piece.move.host = piece.staging;
+  piece.move.runs.clear();
+  for_each_run(*piece.item, piece.first_byte, piece.byte_count,
+               [&](uint8_t* run, uint64_t bytes) { piece.move.runs.push_back({run, bytes}); });
+  std::memset(piece.staging + piece.byte_count, 0, piece.transfer_bytes - piece.byte_count);
 }
 
 uint32_t piece_page_nodes(const Piece& piece, uint64_t* nodes) {

@@ -18,10 +18,11 @@
 #include "device/blocking_io.h"
 #include "device/device.h"
 #include "store/job_state.h"
+#include "store/memory_mover.h"
 
 namespace kvstore::store {
 
-enum class PieceState : uint8_t { kFree, kInFlight, kCompleted };
+enum class PieceState : uint8_t { kFree, kInFlight, kCompleted, kMoving };
 
 struct Piece {
   device::IoRequest request;
@@ -42,6 +43,7 @@ struct Piece {
   uint32_t attempts = 0;
   uint64_t submitted_ns = 0;
   bool stuck = false;
+  MemoryMove move;  // between staging and memory that only the job's mover reaches
   Piece* next = nullptr;
 };
 
@@ -64,6 +66,11 @@ void copy_out_last_page(const Piece& piece);
 
 // Copies the wanted part of a staged read into the caller's segments.
 void copy_out_staging(const Piece& piece);
+
+// The same for memory that the CPU does not reach: what is to be moved. False: nothing of the piece is wanted.
+bool plan_move_out(Piece& piece);
+// And of a put's payload into staging; pads the last page there.
+void plan_move_in(Piece& piece);
 
 // Page nodes of the piece's payload in order (at most 256), from wherever its bytes are.
 uint32_t piece_page_nodes(const Piece& piece, uint64_t* nodes);

@@ -116,15 +116,17 @@ Result<JobRef> make_job(StoreCore& core, JobKind kind, const SubmitOptions& opti
   return job;
 }
 
-// Gives every unfinished item to the engine of its device, in order.
-void hand_over(StoreCore& core, BatchJob& job, bool stores) {
-  std::vector<std::vector<Item*>> by_engine(core.engines.size());
-  for (Item& item : job.items()) {
-    if (item.phase == ItemPhase::kWaiting) by_engine[item.place.device % core.engines.size()].push_back(&item);
-  }
-  for (size_t i = 0; i < by_engine.size(); ++i) {
-    if (!by_engine[i].empty()) core.engines[i]->submit(std::move(by_engine[i]), stores);
-  }
+// Pieces of memory that only a mover reaches always go through staging.
+Status check_memory_place(int32_t place, const SubmitOptions& options) {
+  if (place < 0 || options.mover) return {};
+  return Status(Code::kInvalid, "memory that the CPU does not reach was given without what moves its bytes");
+}
+
+void set_memory_place(BatchJob& job, Item& item, int32_t place) {
+  if (place < 0) return;
+  item.mover = job.options().mover.get();
+  item.memory_place = static_cast<uint32_t>(place);
+  item.staged = true;
 }
 
 bool meets_deadline(StoreCore& core, const BatchJob& job, const Item& item) {
@@ -188,6 +190,7 @@ void BatchJob::complete_item(uint32_t item, const ItemResult& result, std::strin
   }
   if (items_left_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   elapsed_ns_ = core_.clock->monotonic_ns() - submitted_at_ns_;
+  if (options_.mover) options_.mover->job_ended();
   core_.job_finished(*this);
   finish();
 }
@@ -197,24 +200,73 @@ void BatchJob::fail_item(uint32_t item, Code code, std::string error_text, int i
   complete_item(item, {.status = ItemStatus::kError, .code = code, .io_errno = io_errno}, std::move(error_text));
 }
 
-namespace {
-
-Status by_caller() { return Status(Code::kCanceled, "canceled by the caller"); }
-
-}  // namespace
-
-void BatchJob::cancel() {
+void BatchJob::end(const Status& why) {
   if (done()) return;
   const StoreCore::Call call(core_);
-  if (!call.status().ok()) return;
-  for (auto& engine : core_.engines) engine->cancel(this, -1, by_caller());
+  if (!call.status().ok() || end_waiting(-1, why)) return;
+  for (auto& engine : core_.engines) engine->cancel(this, -1, why);
 }
 
 void BatchJob::cancel_item(uint32_t item) {
   if (done() || item >= items_.size()) return;
   const StoreCore::Call call(core_);
-  if (!call.status().ok()) return;
-  for (auto& engine : core_.engines) engine->cancel(this, item, by_caller());
+  const Status why(Code::kCanceled, "canceled by the caller");
+  if (!call.status().ok() || end_waiting(item, why)) return;
+  for (auto& engine : core_.engines) engine->cancel(this, item, why);
+}
+
+// While the job waits for its mover its items are nobody's: they end here. False: they are the engines' by now.
+bool BatchJob::end_waiting(int64_t item_or_all, const Status& why) {
+  JobRef keep(this);
+  std::lock_guard lock(hand_over_mutex_);
+  if (!waits_for_mover_) return false;
+  for (Item& item : items_) {
+    if (item.phase != ItemPhase::kWaiting || (item_or_all >= 0 && item_or_all != item.number)) continue;
+    add(core_.counters.canceled);
+    item.phase = ItemPhase::kFinished;
+    if (kind_ == JobKind::kPut) {
+      core_.catalog->fail_put(item, false, false, why.code(), why.io_errno(), why.message());
+    } else {
+      core_.catalog->end_read(item);
+      complete_item(item, {.status = ItemStatus::kError, .code = why.code(), .io_errno = why.io_errno()},
+                    why.message());
+    }
+  }
+  return true;
+}
+
+void BatchJob::hand_over() {
+  if (!options_.mover) return hand_over_now();
+  {
+    std::lock_guard lock(hand_over_mutex_);
+    waits_for_mover_ = true;
+  }
+  options_.mover->when_ready([job = JobRef(this)] { static_cast<BatchJob&>(*job.get()).mover_is_ready(); });
+}
+
+void BatchJob::mover_is_ready() {
+  std::lock_guard lock(hand_over_mutex_);
+  waits_for_mover_ = false;
+  const auto waits = [](const Item& item) { return item.phase == ItemPhase::kWaiting; };
+  if (std::none_of(items_.begin(), items_.end(), waits)) return;  // ended meanwhile, and the store may be gone
+  const StoreCore::Call call(core_);
+  if (call.status().ok()) hand_over_now();  // else the store was closed, and leaked for the sake of this job
+}
+
+// Gives every unfinished item to the engine of its device, in order.
+void BatchJob::hand_over_now() {
+  std::vector<std::vector<Item*>> by_engine(core_.engines.size());
+  for (Item& item : items_) {
+    if (item.phase == ItemPhase::kWaiting) by_engine[item.place.device % core_.engines.size()].push_back(&item);
+  }
+  for (size_t i = 0; i < by_engine.size(); ++i) {
+    if (!by_engine[i].empty()) core_.engines[i]->submit(std::move(by_engine[i]), kind_ == JobKind::kPut);
+  }
+}
+
+// Who waits on the mover's side for a job that never ends would wait for ever.
+void BatchJob::abandoned_by_store() {
+  if (options_.mover) options_.mover->job_ended();
 }
 
 void StoreCore::job_finished(BatchJob& job) {
@@ -267,10 +319,12 @@ Result<JobRef> Store::put(std::span<const PutItem> items, const SubmitOptions& o
                                                 put.parent.size(), format::kKeyBytesMax));
     }
     KVS_TRY(check_key(put.key, put.salt));
+    KVS_TRY(check_memory_place(put.memory_place, options));
     if (core.spaces.find(put.space) == nullptr)
       return Status(Code::kInvalid, "the space was not registered with this store");
     segments += put.segment_count;
   }
+  if (options.mover) core.pin_staging(*options.mover);
   KVS_ASSIGN(JobRef job, make_job(core, JobKind::kPut, options, items.size(), std::move(queue)));
   auto& batch = static_cast<BatchJob&>(*job.get());
   batch.segments().reserve(segments);
@@ -286,6 +340,7 @@ Result<JobRef> Store::put(std::span<const PutItem> items, const SubmitOptions& o
     Item& item = batch.items()[i];
     (void)identify(core, put.space, put.salt, put.key, item);  // checked above
     take_segments(batch, item, put.segments, put.segment_count, alignment);
+    set_memory_place(batch, item, put.memory_place);
     item.payload_bytes = item.segment_bytes;
     item.durable = options.durable;
     item.page_hashes = put.page_hashes;
@@ -296,7 +351,7 @@ Result<JobRef> Store::put(std::span<const PutItem> items, const SubmitOptions& o
     item.place.device = static_cast<uint16_t>((device + i) % core.devices.size());
   }
   core.catalog->begin_puts(batch.items());
-  hand_over(core, batch, true);
+  batch.hand_over();
   return job;
 }
 
@@ -308,6 +363,7 @@ Result<JobRef> Store::get(std::span<const GetItem> items, const SubmitOptions& o
   size_t segments = 0;
   for (size_t i = 0; i < items.size(); ++i) {
     KVS_TRY(check_key(items[i].key, items[i].salt));
+    KVS_TRY(check_memory_place(items[i].memory_place, options));
     if (items[i].segment_count > kSegmentsMax) {
       return Status(Code::kInvalid,
                     format_text("item %zu has %u segments: at most %u", i, items[i].segment_count, kSegmentsMax));
@@ -316,6 +372,7 @@ Result<JobRef> Store::get(std::span<const GetItem> items, const SubmitOptions& o
       return Status(Code::kInvalid, "the space was not registered with this store");
     segments += items[i].segment_count;
   }
+  if (options.mover) core.pin_staging(*options.mover);
   KVS_ASSIGN(JobRef job, make_job(core, JobKind::kGet, options, items.size(), std::move(queue)));
   auto& batch = static_cast<BatchJob&>(*job.get());
   batch.segments().reserve(segments);
@@ -324,6 +381,7 @@ Result<JobRef> Store::get(std::span<const GetItem> items, const SubmitOptions& o
     Item& item = batch.items()[i];
     (void)identify(core, items[i].space, items[i].salt, items[i].key, item);  // checked above
     take_segments(batch, item, items[i].segments, items[i].segment_count, alignment);
+    set_memory_place(batch, item, items[i].memory_place);
   }
   core.catalog->begin_reads(batch.items(), core.options.verify);
   for (size_t i = 0; i < items.size(); ++i) {
@@ -333,7 +391,7 @@ Result<JobRef> Store::get(std::span<const GetItem> items, const SubmitOptions& o
       batch.complete_item(item, {.status = ItemStatus::kMiss});
     } else if (!set_wanted(batch, item, items[i])) {
       core.catalog->end_read(item);
-    } else if (item.wanted_bytes == 0 || core.prefetched->take(item)) {
+    } else if (item.wanted_bytes == 0 || (item.mover == nullptr && core.prefetched->take(item))) {
       item.phase = ItemPhase::kFinished;
       add(core.counters.hits);
       add(core.counters.prefetch_hits, item.wanted_bytes != 0);
@@ -346,7 +404,7 @@ Result<JobRef> Store::get(std::span<const GetItem> items, const SubmitOptions& o
       batch.fail_item(item.number, Code::kTimeout, "refused: what is queued before it takes longer than the deadline");
     }
   }
-  hand_over(core, batch, false);
+  batch.hand_over();
   return job;
 }
 
@@ -396,7 +454,7 @@ Result<JobRef> Store::prefetch(std::span<const KeyRef> keys, const SubmitOptions
                                 static_cast<unsigned long long>(item.payload_bytes),
                                 static_cast<unsigned long long>(core.options.prefetch_bytes)));
   }
-  hand_over(core, batch, false);
+  batch.hand_over();
   return job;
 }
 
@@ -426,6 +484,7 @@ ItemResult Store::get_one(const GetItem& wanted, std::string* error_text) {
   item.segments = wanted.segments;
   item.segment_count = wanted.segment_count;
   item.segment_bytes = total_bytes(wanted.segments, wanted.segment_count);
+  if (Status status = check_memory_place(wanted.memory_place, {}); !status.ok()) return refuse(status);
   const bool in_place = wanted.offset_bytes == 0 && wanted.length_bytes == kWholeBlock &&
                         segments_in_place(wanted.segments, wanted.segment_count, dma_alignment(core));
   if (!in_place || !core.options.threaded) return through_engine();
@@ -543,6 +602,21 @@ Status StoreCore::set_memory(const MemoryMap& map) {
     }
   }
   return first;
+}
+
+void StoreCore::pin_staging(MemoryMover& mover) {
+  std::lock_guard lock(memory_mutex);
+  if (staging_pins_asked) return;
+  staging_pins_asked = true;
+  for (auto& engine : engines) {
+    AlignedBuffer& arena = engine->staging_arena();
+    Result<std::unique_ptr<PinnedMemory>> pinned = mover.pin(arena.data(), arena.size());
+    if (pinned.ok()) {
+      staging_pins.push_back(std::move(pinned).value());
+    } else {
+      staging_pin_refusal = pinned.status().message();
+    }
+  }
 }
 
 Result<void*> Store::allocate(uint64_t bytes) {
@@ -678,9 +752,12 @@ std::vector<std::pair<std::string, std::string>> Store::texts() const {
                        : core.options.verify == Verify::kFirstRead ? "first_read"
                                                                    : "off";
   bool registered = false;
+  std::string bounce = "unused";
   {
     std::lock_guard lock(core_->memory_mutex);
     registered = !core.memory.pieces().empty();
+    if (core.staging_pins_asked) bounce = "pinned";
+    if (!core.staging_pin_refusal.empty()) bounce = "unpinned: " + core.staging_pin_refusal;
   }
   return {
       {"verify", verify},
@@ -688,6 +765,7 @@ std::vector<std::pair<std::string, std::string>> Store::texts() const {
       {"checksum_engine", checksum_engine()},
       {"pool_uuid", format::uuid_text(core.superblocks[0].pool_uuid)},
       {"path", registered ? "registered" : "unregistered"},
+      {"bounce", bounce},
       {"write_refusal", write_refusal()},
       {"mode", core.options.read_only     ? "read_only"
                : core.options.shared.on() ? "shared"

@@ -78,8 +78,7 @@ class Closing {
       for (const auto& [id, job] : core_.jobs) unfinished.push_back(job);
     }
     for (JobRef& job : unfinished) {
-      const Status closed(Code::kClosed, "the pool was closed before this was done");
-      for (auto& engine : core_.engines) engine->cancel(static_cast<BatchJob*>(job.get()), -1, closed);
+      static_cast<BatchJob&>(*job.get()).end(Status(Code::kClosed, "the pool was closed before this was done"));
     }
     const auto items_left = [&unfinished] {
       uint64_t items = 0;
@@ -170,6 +169,7 @@ class Closing {
     while (called()) core_.clock->sleep_ns(kStepNs);  // numbers() and the like: none of them waits for anything
     core_.shared.reset();
     core_.keepers.clear();
+    core_.staging_pins.clear();  // before what they pin
     core_.engines.clear();
     core_.inline_readers.reset();
     core_.listing_ios.clear();

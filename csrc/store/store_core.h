@@ -17,6 +17,7 @@
 #include "store/inline_reader.h"
 #include "store/keeper.h"
 #include "store/memory_map.h"
+#include "store/memory_mover.h"
 #include "store/prefetch_cache.h"
 #include "store/recovery.h"
 #include "store/shared_pool.h"
@@ -60,6 +61,10 @@ class StoreCore {
   MemoryMap memory;  // what callers registered
   std::unordered_map<void*, AlignedBuffer> allocations;
   std::unordered_map<void*, uint64_t> registrations;
+  // The engines' staging, for memory that only a mover reaches; asked for with the first job that has one.
+  bool staging_pins_asked = false;
+  std::string staging_pin_refusal;
+  std::vector<std::unique_ptr<PinnedMemory>> staging_pins;
 
   Engine& engine_of(uint16_t device) { return *engines[device % engines.size()]; }
   // In a child of the process that opened the store: its threads are not there, its mutexes may be copied locked.
@@ -94,6 +99,7 @@ class StoreCore {
   void job_finished(BatchJob& job);
   void prefetch_done(const Item& item, bool read);
   Status set_memory(const MemoryMap& map);
+  void pin_staging(MemoryMover& mover);
 };
 
 }  // namespace kvstore::store

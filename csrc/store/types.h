@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,7 @@
 #include "cluster/metadata_engine.h"
 #include "cluster/records.h"
 #include "format/block_header.h"
+#include "store/memory_mover.h"
 
 namespace kvstore::store {
 
@@ -107,6 +109,8 @@ struct PutItem {
   uint32_t depth = 0;
   std::string_view meta;     // <= 28 bytes
   bool page_hashes = false;  // store page nodes so that parts can be read and verified alone
+  // >= 0: the segments are in memory that only SubmitOptions::mover reaches, known to it by this number.
+  int32_t memory_place = -1;
 };
 
 struct GetItem {
@@ -117,6 +121,7 @@ struct GetItem {
   uint32_t segment_count = 0;
   uint64_t offset_bytes = 0;
   uint64_t length_bytes = kWholeBlock;
+  int32_t memory_place = -1;  // as of PutItem
 };
 
 struct KeyRef {
@@ -142,6 +147,8 @@ struct SubmitOptions {
   int32_t priority = 0;      // higher first among waiting jobs of the same kind
   uint64_t deadline_ns = 0;  // loads; relative, 0: none. Cannot make it: refused at once (kTimeout per item)
   uint64_t tag = 0;          // the caller's
+  // For items with a memory_place: reaches their memory. One per job.
+  std::shared_ptr<MemoryMover> mover = {};
 };
 
 // What a listing tells of one block (dump, keys, replay to LMCache's listeners).
