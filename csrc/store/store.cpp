@@ -619,6 +619,11 @@ void StoreCore::pin_staging(MemoryMover& mover) {
   }
 }
 
+void Store::prepare_mover(MemoryMover& mover) {
+  const StoreCore::Call call(*core_);
+  if (call.status().ok()) core_->pin_staging(mover);
+}
+
 Result<void*> Store::allocate(uint64_t bytes) {
   StoreCore& core = *core_;
   const StoreCore::Call call(core);

@@ -103,6 +103,9 @@ class Store {
   Status register_memory(void* base, uint64_t bytes);
   Status unregister_memory(void* base);
 
+  // Pins staging for a mover, with its first job or here: before anything is held that pinning may wait for.
+  void prepare_mover(MemoryMover& mover);
+
   // ---- events ----
   // Evicted and lost blocks, in order, at most `limit` undelivered; more are counted and the feed says overflowed.
   std::unique_ptr<class EvictionFeed> subscribe_evictions(uint32_t limit);

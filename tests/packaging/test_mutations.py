@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every rule of ARCHITECTURE.md and docs/sharing.md can be switched off, and every clause names the test that notices.
+"""Every rule of ARCHITECTURE.md, docs/sharing.md and docs/gpu.md can be switched off, and each clause names its test.
 
 Method: the clauses in csrc, the lines of tests/cpp/store/mutations.txt and the tests in tests/cpp are compared. That
 the tests really fail is for scripts/mutate to show.
@@ -29,11 +29,13 @@ def mutate() -> ModuleType:
 
 def rules() -> set[str]:
     text = (ROOT / "ARCHITECTURE.md").read_text() + (ROOT / "docs/sharing.md").read_text()
-    return set(re.findall(r"^\* \*\*([IS]\d+)\*\*", text, re.MULTILINE))
+    text += (ROOT / "docs/gpu.md").read_text()
+    return set(re.findall(r"^\* \*\*([GIS]\d+)\*\*", text, re.MULTILINE))
 
 
 def test_each_rule_has_a_clause_that_can_be_switched_off(mutate: ModuleType) -> None:
     expected = {f"I{number}" for number in range(1, 13)} | {f"S{number}" for number in range(1, 9)}
+    expected |= {f"G{number}" for number in range(1, 4)}
     assert {mutate.rule_of(clause) for clause in mutate.clauses()} == rules() == expected
 
 
