@@ -152,9 +152,17 @@ class PoolHandle:
         meta: bytes,
         durable: bool,
         page_hashes: bool,
+        stream: int | None,
     ) -> Result: ...
     def get_one(
-        self, space: int, key: bytes, out: BlockBuffer, salt: bytes, offset: int, nbytes: int | None
+        self,
+        space: int,
+        key: bytes,
+        out: BlockBuffer,
+        salt: bytes,
+        offset: int,
+        nbytes: int | None,
+        stream: int | None,
     ) -> int | None: ...
     def put_many(
         self,
@@ -172,6 +180,7 @@ class PoolHandle:
         tag: int,
         deadline_ms: float | None,
         priority: int,
+        stream: int | None,
     ) -> JobHandle: ...
     def get_many(
         self,
@@ -185,6 +194,7 @@ class PoolHandle:
         tag: int,
         deadline_ms: float | None,
         priority: int,
+        stream: int | None,
     ) -> JobHandle: ...
     def prefetch(
         self,

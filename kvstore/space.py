@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias, overload
 from kvstore import _core
 from kvstore._arguments import flag
 from kvstore._core import BlockInfo, Result
+from kvstore.buffers import stream_handle
 from kvstore.errors import ConfigError
 from kvstore.job import CompletionQueue, Job
 
 if TYPE_CHECKING:
-    from kvstore.buffers import BlockBuffer
+    from kvstore.buffers import BlockBuffer, Stream
     from kvstore.pool import Pool
 
 __all__ = ["Identity", "Space", "canonical_identity"]
@@ -81,6 +82,13 @@ class Space:
     writable and have room for what is asked; it may be larger, and the rest is left untouched. Page-aligned memory of
     whole 4 KiB pages moves without a copy.
 
+    Or they are memory of a CUDA device (docs/gpu.md): a cupy array, a torch tensor, anything with DLPack or
+    ``__cuda_array_interface__``. A put reads it when what is on its *stream* has run; what is put on the stream of a
+    ``get_many`` afterwards runs when that has ended, whatever came of it, and no thread of the host waits for it.
+    ``stream`` is a ``torch.cuda.Stream``, a ``cupy.cuda.Stream`` or the number of a CUstream; with it, ``(pointer,
+    nbytes)`` may be a device pointer. None: the stream that a ``__cuda_array_interface__`` names; torch tensors and
+    DLPack are ordered by their library, and a get into them has happened when its job is done.
+
     Notes
     -----
     Safe from many threads. Calls that block release the GIL. Not usable in a forked child.
@@ -137,6 +145,8 @@ class Space:
         meta: bytes = b"",
         durable: bool = False,
         page_hashes: bool = False,
+        *,
+        stream: Stream | None = None,
     ) -> Result:
         """Store one block and wait until its payload is on the device.
 
@@ -150,6 +160,7 @@ class Space:
         meta : the caller's own, up to 28 bytes, kept with the block.
         durable : wait until the block survives a crash. Otherwise it does within 50 ms, or after :meth:`Pool.flush`.
         page_hashes : also store the hash of each 4 KiB page (0.2 %), so that parts can be read alone.
+        stream : of a GPU; see :class:`Space`.
 
         Returns
         -------
@@ -167,11 +178,19 @@ class Space:
         Blocking. The buffer is free again when this returns. One device write and one checksum pass.
         """
         return self._core.put_one(
-            self._id, key, value, parent, depth, salt, meta, flag(durable, "durable"), flag(page_hashes, "page_hashes")
-        )
+            self._id, key, value, parent, depth, salt, meta, flag(durable, "durable"),
+            flag(page_hashes, "page_hashes"), stream_handle(stream),
+        )  # fmt: skip
 
     def get(
-        self, key: bytes, out: BlockBuffer, *, salt: bytes = b"", offset: int = 0, nbytes: int | None = None
+        self,
+        key: bytes,
+        out: BlockBuffer,
+        *,
+        salt: bytes = b"",
+        offset: int = 0,
+        nbytes: int | None = None,
+        stream: Stream | None = None,
     ) -> int | None:
         """Read one block, or a part of it, into ``out``.
 
@@ -182,6 +201,7 @@ class Space:
         offset : first byte wanted.
         nbytes : bytes wanted; None: from ``offset`` to the end. A part is verified alone when the block was put with
             ``page_hashes``; otherwise the whole block is read to verify it.
+        stream : of a GPU; see :class:`Space`.
 
         Returns
         -------
@@ -199,7 +219,7 @@ class Space:
         Blocking, on the calling thread when the engine is idle. Returns exactly what was put under this space, salt
         and key, or a miss (I5). One device read and one checksum pass.
         """
-        return self._core.get_one(self._id, key, out, salt, offset, nbytes)
+        return self._core.get_one(self._id, key, out, salt, offset, nbytes, stream_handle(stream))
 
     # ---- batches ----
 
@@ -219,6 +239,7 @@ class Space:
         tag: int = 0,
         deadline_ms: float | None = None,
         priority: int = 0,
+        stream: Stream | None = None,
     ) -> Job:
         """Submit a batch of blocks to store.
 
@@ -235,6 +256,7 @@ class Space:
         deadline_ms : more than 0; for loads only. Blocks that cannot be read by then are refused at once, those that
             are late are given up: code ``"timeout"``. A put takes none: it has no slower way to fall back on.
         priority : higher first among waiting jobs of the same kind.
+        stream : of a GPU; see :class:`Space`.
 
         Returns
         -------
@@ -253,7 +275,7 @@ class Space:
         core = self._core.put_many(
             self._id, keys, values, parents, depths, salts, metas,
             flag(chain, "chain"), flag(durable, "durable"), flag(page_hashes, "page_hashes"),
-            _queue(queue), tag, deadline_ms, priority,
+            _queue(queue), tag, deadline_ms, priority, stream_handle(stream),
         )  # fmt: skip
         return Job(core)
 
@@ -269,6 +291,7 @@ class Space:
         tag: int = 0,
         deadline_ms: float | None = None,
         priority: int = 0,
+        stream: Stream | None = None,
     ) -> Job:
         """Submit a batch of blocks to read.
 
@@ -276,7 +299,7 @@ class Space:
         ----------
         keys, outs : n each, 1 or more; see :meth:`get`.
         offsets, nbytes : of the part wanted of each block: one for all, n, or None for whole blocks.
-        salts, queue, tag, deadline_ms, priority : as :meth:`put_many`.
+        salts, queue, tag, deadline_ms, priority, stream : as :meth:`put_many`.
 
         Returns
         -------
@@ -295,7 +318,7 @@ class Space:
         """
         core = self._core.get_many(
             self._id, keys, outs, salts, offsets, nbytes,
-            _queue(queue), tag, deadline_ms, priority,
+            _queue(queue), tag, deadline_ms, priority, stream_handle(stream),
         )  # fmt: skip
         return Job(core)
 

@@ -26,6 +26,12 @@ using store::SubmitOptions;
 
 Py_ssize_t as_index(size_t index) { return static_cast<Py_ssize_t>(index); }
 
+// The number of a CUstream; None: what the objects say themselves.
+std::optional<uint64_t> parse_stream(nb::handle stream) {
+  if (stream.is_none()) return std::nullopt;
+  return parse_u64(stream, {"stream"});
+}
+
 SubmitOptions parse_submit(nb::handle tag, nb::handle deadline_ms, nb::handle priority) {
   SubmitOptions options;
   options.tag = parse_u64(tag, {"tag"});
@@ -54,6 +60,7 @@ void set_segments(std::vector<Item>& items, const Buffers& buffers, const std::v
   for (size_t i = 0; i < items.size(); ++i) {
     items[i].segments = buffers.segments(blocks[i]);
     items[i].segment_count = blocks[i].count;
+    items[i].memory_place = blocks[i].memory_place;
   }
 }
 
@@ -61,7 +68,7 @@ std::shared_ptr<JobHandle> put_many(PoolHandle& pool, uint32_t space, nb::object
                                     nb::object parents_given, nb::object depths_given, nb::object salts_given,
                                     nb::object metas_given, bool chain, bool durable, bool page_hashes,
                                     const QueueHandle* queue, nb::object tag, nb::object deadline_ms,
-                                    nb::object priority) {
+                                    nb::object priority, nb::object stream) {
   std::shared_ptr<store::Store> store = pool.store();
   const Texts keys = Texts::of_sequence(keys_given, "keys", kKeyLimits);
   const Sequence values(values_given, "values");
@@ -76,7 +83,7 @@ std::shared_ptr<JobHandle> put_many(PoolHandle& pool, uint32_t space, nb::object
   SubmitOptions options = parse_submit(tag, deadline_ms, priority);
   options.durable = durable;
 
-  auto buffers = std::make_unique<Buffers>();
+  auto buffers = std::make_unique<Buffers>(parse_stream(stream));
   std::vector<Buffers::Block> blocks;
   blocks.reserve(keys.size());
   std::vector<PutItem> items(keys.size());
@@ -93,6 +100,7 @@ std::shared_ptr<JobHandle> put_many(PoolHandle& pool, uint32_t space, nb::object
     item.page_hashes = page_hashes;
   }
   set_segments(items, *buffers, blocks);
+  options.mover = buffers->begin_device_memory(*store, false);
   auto job = without_gil_if(items.size() > kItemsWithGil, [&] { return store->put(items, options, queue_of(queue)); });
   return pool.keep(unwrap(std::move(job)), std::move(store), std::move(buffers));
 }
@@ -100,7 +108,7 @@ std::shared_ptr<JobHandle> put_many(PoolHandle& pool, uint32_t space, nb::object
 std::shared_ptr<JobHandle> get_many(PoolHandle& pool, uint32_t space, nb::object keys_given, nb::object outs_given,
                                     nb::object salts_given, nb::object offsets_given, nb::object nbytes_given,
                                     const QueueHandle* queue, nb::object tag, nb::object deadline_ms,
-                                    nb::object priority) {
+                                    nb::object priority, nb::object stream) {
   std::shared_ptr<store::Store> store = pool.store();
   const Texts keys = Texts::of_sequence(keys_given, "keys", kKeyLimits);
   const Sequence outs(outs_given, "outs");
@@ -108,9 +116,9 @@ std::shared_ptr<JobHandle> get_many(PoolHandle& pool, uint32_t space, nb::object
   const Texts salts = Texts::of_optional(salts_given, "salts", kSaltLimits, keys.size());
   const std::vector<uint64_t> offsets = parse_u64s(offsets_given, "offsets", keys.size(), 0, INT64_MAX);
   const std::vector<uint64_t> lengths = parse_u64s(nbytes_given, "nbytes", keys.size(), store::kWholeBlock, INT64_MAX);
-  const SubmitOptions options = parse_submit(tag, deadline_ms, priority);
+  SubmitOptions options = parse_submit(tag, deadline_ms, priority);
 
-  auto buffers = std::make_unique<Buffers>();
+  auto buffers = std::make_unique<Buffers>(parse_stream(stream));
   std::vector<Buffers::Block> blocks;
   blocks.reserve(keys.size());
   std::vector<GetItem> items(keys.size());
@@ -130,6 +138,7 @@ std::shared_ptr<JobHandle> get_many(PoolHandle& pool, uint32_t space, nb::object
     }
   }
   set_segments(items, *buffers, blocks);
+  options.mover = buffers->begin_device_memory(*store, true);
   auto job = without_gil_if(items.size() > kItemsWithGil, [&] { return store->get(items, options, queue_of(queue)); });
   return pool.keep(unwrap(std::move(job)), std::move(store), std::move(buffers));
 }
@@ -151,7 +160,8 @@ std::shared_ptr<JobHandle> prefetch(PoolHandle& pool, uint32_t space, nb::object
 
 // put() of one block: submits and waits. A signal handler that raises ends the wait; the job goes on.
 ItemOutcome put_one(PoolHandle& pool, uint32_t space, nb::object key_given, nb::object value, nb::object parent_given,
-                    nb::object depth, nb::object salt_given, nb::object meta_given, bool durable, bool page_hashes) {
+                    nb::object depth, nb::object salt_given, nb::object meta_given, bool durable, bool page_hashes,
+                    nb::object stream) {
   std::shared_ptr<store::Store> store = pool.store();
   Texts texts;
   texts.add(key_given, {"key"}, kKeyLimits);
@@ -162,7 +172,7 @@ ItemOutcome put_one(PoolHandle& pool, uint32_t space, nb::object key_given, nb::
   } else {
     texts.add(parent_given, {"parent"}, kParentLimits);
   }
-  auto buffers = std::make_unique<Buffers>();
+  auto buffers = std::make_unique<Buffers>(parse_stream(stream));
   const Buffers::Block block = buffers->add(value, Access::kRead, {"value"});
   PutItem item;
   item.space = SpaceId{space};
@@ -174,8 +184,10 @@ ItemOutcome put_one(PoolHandle& pool, uint32_t space, nb::object key_given, nb::
   item.page_hashes = page_hashes;
   item.segments = buffers->segments(block);
   item.segment_count = block.count;
+  item.memory_place = block.memory_place;
   SubmitOptions options;
   options.durable = durable;
+  options.mover = buffers->begin_device_memory(*store, false);
   auto submitted = store->put({&item, 1}, options, nullptr);
   const std::shared_ptr<JobHandle> job = pool.keep(unwrap(std::move(submitted)), std::move(store), std::move(buffers));
   job->wait(UINT64_MAX);
@@ -186,12 +198,13 @@ ItemOutcome put_one(PoolHandle& pool, uint32_t space, nb::object key_given, nb::
 
 // get() of one block on this thread: bytes read, or None.
 std::optional<uint64_t> get_one(PoolHandle& pool, uint32_t space, nb::object key_given, nb::object out,
-                                nb::object salt_given, nb::object offset, nb::object nbytes) {
+                                nb::object salt_given, nb::object offset, nb::object nbytes, nb::object stream) {
   const std::shared_ptr<store::Store> store = pool.store();
   Texts texts;
   texts.add(key_given, {"key"}, kKeyLimits);
   texts.add(salt_given, {"salt"}, kSaltLimits);
-  Buffers buffers;
+  auto held = std::make_unique<Buffers>(parse_stream(stream));
+  Buffers& buffers = *held;
   const Buffers::Block block = buffers.add(out, Access::kWrite, {"out"});
   GetItem item;
   item.space = SpaceId{space};
@@ -199,6 +212,7 @@ std::optional<uint64_t> get_one(PoolHandle& pool, uint32_t space, nb::object key
   item.salt = texts[1];
   item.segments = buffers.segments(block);
   item.segment_count = block.count;
+  item.memory_place = block.memory_place;
   item.offset_bytes = parse_u64(offset, {"offset"}, INT64_MAX);
   if (!nbytes.is_none()) {
     item.length_bytes = parse_u64(nbytes, {"nbytes"}, INT64_MAX);
@@ -208,7 +222,20 @@ std::optional<uint64_t> get_one(PoolHandle& pool, uint32_t space, nb::object key
     }
   }
   std::string text;
-  const store::ItemResult result = without_gil([&] { return store->get_one(item, &text); });
+  store::ItemResult result;
+  if (std::shared_ptr<store::MemoryMover> mover = buffers.begin_device_memory(*store, false)) {
+    SubmitOptions options;
+    options.mover = std::move(mover);
+    auto submitted = store->get({&item, 1}, options, nullptr);
+    const std::shared_ptr<JobHandle> job = pool.keep(unwrap(std::move(submitted)), store, std::move(held));
+    job->wait(UINT64_MAX);
+    const ItemOutcome outcome = job->result(0);
+    check(outcome.to_status());
+    result.status = outcome.status;
+    result.bytes = outcome.bytes;
+  } else {
+    result = without_gil([&] { return store->get_one(item, &text); });
+  }
   if (result.status == store::ItemStatus::kHit) return result.bytes;
   if (result.status == store::ItemStatus::kMiss) return std::nullopt;
   if (result.code == Code::kTimeout) buffers.leak();  // I11: the piece may still be in flight
@@ -230,17 +257,17 @@ void bind_batches(nb::class_<PoolHandle>& pool) {
   pool.def("put_many", put_many, nb::arg("space"), nb::arg("keys").none(), nb::arg("values").none(),
            nb::arg("parents").none(), nb::arg("depths").none(), nb::arg("salts").none(), nb::arg("metas").none(),
            nb::arg("chain"), nb::arg("durable"), nb::arg("page_hashes"), nb::arg("queue").none(), nb::arg("tag").none(),
-           nb::arg("deadline_ms").none(), nb::arg("priority").none())
+           nb::arg("deadline_ms").none(), nb::arg("priority").none(), nb::arg("stream").none())
       .def("get_many", get_many, nb::arg("space"), nb::arg("keys").none(), nb::arg("outs").none(),
            nb::arg("salts").none(), nb::arg("offsets").none(), nb::arg("nbytes").none(), nb::arg("queue").none(),
-           nb::arg("tag").none(), nb::arg("deadline_ms").none(), nb::arg("priority").none())
+           nb::arg("tag").none(), nb::arg("deadline_ms").none(), nb::arg("priority").none(), nb::arg("stream").none())
       .def("prefetch", prefetch, nb::arg("space"), nb::arg("keys").none(), nb::arg("salts").none(),
            nb::arg("queue").none(), nb::arg("tag").none(), nb::arg("deadline_ms").none(), nb::arg("priority").none())
       .def("put_one", put_one, nb::arg("space"), nb::arg("key").none(), nb::arg("value").none(),
            nb::arg("parent").none(), nb::arg("depth").none(), nb::arg("salt").none(), nb::arg("meta").none(),
-           nb::arg("durable"), nb::arg("page_hashes"))
+           nb::arg("durable"), nb::arg("page_hashes"), nb::arg("stream").none())
       .def("get_one", get_one, nb::arg("space"), nb::arg("key").none(), nb::arg("out").none(), nb::arg("salt").none(),
-           nb::arg("offset").none(), nb::arg("nbytes").none());
+           nb::arg("offset").none(), nb::arg("nbytes").none(), nb::arg("stream").none());
 }
 
 }  // namespace kvstore::binding

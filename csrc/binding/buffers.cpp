@@ -3,6 +3,7 @@
 
 #include "binding/buffers.h"
 
+#include <algorithm>
 #include <string>
 
 #include "binding/dlpack.h"
@@ -44,10 +45,27 @@ std::string take_error_text() {
   return message_text(owned_value.is_valid() ? owned_value : owned_type);
 }
 
-[[noreturn]] void raise_device_memory(const std::string& place, const std::string& device) {
-  throw StatusError(Status(Code::kUnsupported, place + " is in device memory (" + device +
-                                                   "): this build moves host memory only, it has no GPU path; copy "
-                                                   "to host memory (pinned is fine) and pass that"));
+[[noreturn]] void raise_device_memory(const std::string& place, const std::string& device, const std::string& why) {
+  throw StatusError(Status(Code::kUnsupported, place + " is in device memory (" + device + "): " + why +
+                                                   "; or copy to host memory (pinned is fine) and pass that"));
+}
+
+// Before anything is asked of an object in GPU memory.
+void need_cuda(const std::string& place, const std::string& device) {
+  const auto driver = gpu::CudaDriver::get();
+  if (!driver.ok()) raise_device_memory(place, device, driver.status().message());
+}
+
+bool is_cuda(int64_t dlpack_type) { return dlpack_type == dlpack::kCuda || dlpack_type == dlpack::kCudaManaged; }
+
+bool is_host(int64_t dlpack_type) {
+  return dlpack_type == dlpack::kCpu || dlpack_type == dlpack::kCudaHost || dlpack_type == dlpack::kRocmHost;
+}
+
+// A field of __cuda_array_interface__; None where it is missing.
+nb::object field(nb::handle interface, const char* name) {
+  nb::object found = nb::borrow(PyDict_GetItemString(interface.ptr(), name));
+  return found.is_valid() ? found : nb::none();
 }
 
 [[noreturn]] void raise_not_contiguous(const std::string& place) {
@@ -81,10 +99,18 @@ Buffers::Block Buffers::add(nb::handle object, Access access, const Where& where
     }
     for (size_t i = 0; i < parts.size(); ++i) {
       const nb::object part = parts[i];
+      place_of_segment_ = kHost;
       add_segment(part, access, where, static_cast<Py_ssize_t>(i));
+      if (i != 0 && place_of_segment_ != block.memory_place) {
+        raise_invalid(place(where, static_cast<Py_ssize_t>(i)) +
+                      " is in other memory, or on another stream, than the segments before it");
+      }
+      block.memory_place = place_of_segment_;
     }
   } else {
+    place_of_segment_ = kHost;
     add_segment(object, access, where, -1);
+    block.memory_place = place_of_segment_;
   }
   block.count = static_cast<uint32_t>(segments_.size() - block.first);
   for (size_t i = block.first; i < segments_.size(); ++i) {
@@ -104,12 +130,12 @@ void Buffers::add_segment(nb::handle object, Access access, const Where& where, 
   if (PyTuple_Check(given)) return add_pointer(object, where, segment);
   if (PyObject_CheckBuffer(given)) return add_export(object, access, where, segment);
   if (attribute(object, "data_ptr").is_valid()) return add_tensor(object, where, segment);
-  if (attribute(object, "__cuda_array_interface__").is_valid()) {
-    raise_device_memory(place(where, segment), "__cuda_array_interface__");
+  if (const nb::object interface = attribute(object, "__cuda_array_interface__"); interface.is_valid()) {
+    return add_cuda_array(interface, object, access, where, segment);
   }
   if (attribute(object, "__dlpack__").is_valid()) return add_dlpack(object, access, where, segment);
   raise_type_error(place(where, segment) + " is a " + name_of_type(object) +
-                   ", not a buffer: pass bytes, bytearray, memoryview, a numpy array, a torch CPU tensor, a DLPack "
+                   ", not a buffer: pass bytes, bytearray, memoryview, a numpy or cupy array, a torch tensor, a DLPack "
                    "object, (pointer, nbytes), or a list of such segments");
 }
 
@@ -130,6 +156,8 @@ void Buffers::add_pointer(nb::handle pair, const Where& where, Py_ssize_t segmen
   const uint64_t bytes = parse_u64(PyTuple_GetItem(pair.ptr(), 1), {bytes_name.c_str()}, INT64_MAX);
   uint64_t end = 0;
   if (__builtin_add_overflow(pointer, bytes, &end)) raise_invalid(text + " ends beyond the address space");
+  // Without a stream it is host memory: nobody says what the bytes of a GPU would wait for.
+  if (stream_) return add_device_memory({pointer, bytes, {}, {}, false}, where, segment);
   add_memory(reinterpret_cast<const void*>(pointer), bytes, where, segment);
 }
 
@@ -161,10 +189,14 @@ void Buffers::add_export(nb::handle object, Access access, const Where& where, P
 void Buffers::add_tensor(nb::handle object, const Where& where, Py_ssize_t segment) {
   const std::string text = place(where, segment);
   const nb::object device = attribute(object, "device");
+  bool is_on_gpu = false;
   if (device.is_valid()) {
     const nb::object type = attribute(device, "type");
-    if (type.is_valid() && PyUnicode_CompareWithASCIIString(type.ptr(), "cpu") != 0) {
-      raise_device_memory(text, message_text(device));
+    is_on_gpu = type.is_valid() && PyUnicode_CompareWithASCIIString(type.ptr(), "cuda") == 0;
+    if (is_on_gpu) {
+      need_cuda(text, message_text(device));
+    } else if (type.is_valid() && PyUnicode_CompareWithASCIIString(type.ptr(), "cpu") != 0) {
+      raise_device_memory(text, message_text(device), "only CUDA devices are reached");
     }
   }
   const nb::object is_contiguous = attribute(object, "is_contiguous");
@@ -180,33 +212,124 @@ void Buffers::add_tensor(nb::handle object, const Where& where, Py_ssize_t segme
       raise_invalid(text + " is a lazy view (" + lazy + "): its memory holds other numbers; resolve it first");
     }
   }
+  if (is_on_gpu && !stream_) {  // torch knows what its bytes wait for, and lets a stream of ours wait for it
+    if (attribute(object, "__dlpack__").is_valid()) return add_dlpack(object, Access::kRead, where, segment);
+    raise_device_memory(text, message_text(device), "give stream=, the CUDA stream that it is used on");
+  }
   const nb::object pointer = attribute(object, "data_ptr")();
   const std::string pointer_name = text + " data_ptr()";
   const std::string bytes_name = text + " nbytes";
   const uint64_t address = parse_u64(pointer, {pointer_name.c_str()});
   const uint64_t length = parse_u64(bytes, {bytes_name.c_str()}, INT64_MAX);
   objects_.push_back(nb::borrow(object).release().ptr());
+  if (is_on_gpu) return add_device_memory({address, length, {}, {}, false}, where, segment);
   add_memory(reinterpret_cast<const void*>(address), length, where, segment);
+}
+
+// https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html, versions 0 to 3.
+void Buffers::add_cuda_array(nb::handle interface, nb::handle object, Access access, const Where& where,
+                             Py_ssize_t segment) {
+  const std::string text = place(where, segment);
+  need_cuda(text, "__cuda_array_interface__");
+  const auto refuse = [&text](const char* what) { raise_invalid(text + ": its __cuda_array_interface__ " + what); };
+  if (!PyDict_Check(interface.ptr())) refuse("is no dict");
+  const nb::object data = field(interface, "data");
+  const nb::object shape = field(interface, "shape");
+  const nb::object type = field(interface, "typestr");
+  if (!PyTuple_Check(data.ptr()) || PyTuple_Size(data.ptr()) != 2) refuse("has no data of (pointer, read-only)");
+  if (!PyTuple_Check(shape.ptr())) refuse("has no shape");
+  if (!PyUnicode_Check(type.ptr()) || PyUnicode_GetLength(type.ptr()) < 3) refuse("has no typestr");
+  if (!field(interface, "mask").is_none()) refuse("has a mask: store the array without");
+  if (access == Access::kWrite && is_true(data[1])) {
+    raise_invalid(text + " (" + name_of_type(object) + ") is read-only: nothing can be read into it");
+  }
+  const std::string type_text = parse_text(type, {"typestr"});
+  if (type_text[1] == 'O') refuse("is of Python objects");
+  DevicePart part;
+  uint64_t item_bytes = 0;
+  for (size_t i = 2; i < type_text.size(); ++i) {
+    if (type_text[i] < '0' || type_text[i] > '9' || i > 10) refuse("has a typestr that is not understood");
+    item_bytes = item_bytes * 10 + static_cast<uint64_t>(type_text[i] - '0');
+  }
+  part.bytes = item_bytes;
+  const nb::object strides = field(interface, "strides");
+  bool contiguous = true;
+  for (Py_ssize_t i = PyTuple_Size(shape.ptr()); i-- > 0;) {
+    const uint64_t extent = parse_u64(PyTuple_GetItem(shape.ptr(), i), {"shape"}, INT64_MAX);
+    if (!strides.is_none() && extent != 1 &&
+        parse_u64(nb::object(strides[static_cast<size_t>(i)]), {"strides"}) != part.bytes) {
+      contiguous = false;
+    }
+    if (__builtin_mul_overflow(part.bytes, extent, &part.bytes)) refuse("has a shape that overflows");
+  }
+  if (!contiguous && part.bytes != 0) raise_not_contiguous(text);
+  part.pointer = parse_u64(data[0], {"data"});
+  if (const nb::object stream = field(interface, "stream"); !stream.is_none()) {
+    part.stream = parse_u64(stream, {"stream"});
+    if (*part.stream == 0) refuse("has stream 0, which the interface does not allow: 1 is the legacy default stream");
+  }
+  objects_.push_back(nb::borrow(object).release().ptr());
+  add_device_memory(part, where, segment);
+}
+
+void Buffers::add_device_memory(const DevicePart& part, const Where& where, Py_ssize_t segment) {
+  if (part.bytes == 0) return;
+  const std::string text = place(where, segment);
+  const auto checked = [&text](auto result) {
+    if (!result.ok()) throw StatusError(Status(result.status().code(), text + ": " + result.status().message()));
+    return std::move(result).value();
+  };
+  const int device = checked(gpu::device_of_pointer(part.pointer));
+  if (device < 0) return add_memory(reinterpret_cast<const void*>(part.pointer), part.bytes, where, segment);
+  if (part.device && *part.device != device) {
+    raise_invalid(text + " says that it is on GPU " + std::to_string(*part.device) + ", CUDA that it is on GPU " +
+                  std::to_string(device));
+  }
+  if (!device_memory_) device_memory_ = std::make_shared<gpu::DeviceMemory>();
+  const bool is_ours = part.is_ordered_by_us && !stream_;
+  place_of_segment_ =
+      static_cast<int32_t>(checked(device_memory_->place_of(device, stream_ ? stream_ : part.stream, !is_ours)));
+  segments_.push_back({reinterpret_cast<void*>(part.pointer), static_cast<size_t>(part.bytes)});
+}
+
+std::shared_ptr<store::MemoryMover> Buffers::begin_device_memory(store::Store& store, bool holds) {
+  if (!device_memory_) return nullptr;
+  check(without_gil([&] {
+    store.prepare_mover(*device_memory_);  // may wait for all streams, so before one of them is held
+    return device_memory_->begin(holds);
+  }));
+  return std::move(device_memory_);
 }
 
 void Buffers::add_dlpack(nb::handle object, Access access, const Where& where, Py_ssize_t segment) {
   const std::string text = place(where, segment);
+  DevicePart part;
   const nb::object device_of = attribute(object, "__dlpack_device__");
   if (device_of.is_valid()) {
     const nb::object device = device_of();
     const auto type = nb::cast<int64_t>(device[0]);
-    if (type != dlpack::kCpu && type != dlpack::kCudaHost && type != dlpack::kRocmHost) {
-      raise_device_memory(text, "DLPack device type " + std::to_string(type));
+    const std::string device_text = "DLPack device type " + std::to_string(type);
+    if (is_cuda(type)) {
+      need_cuda(text, device_text);
+      // The exporter lets this stream wait for what its bytes wait for.
+      const auto number = nb::cast<int>(device[1]);
+      part.is_ordered_by_us = !stream_;
+      part.stream = stream_ ? *stream_ : unwrap(gpu::order_stream(number));
+    } else if (!is_host(type)) {
+      raise_device_memory(text, device_text, "only CUDA devices are reached");
     }
   }
   nb::object exporter = attribute(object, "__dlpack__");
   nb::object capsule;
+  nb::dict arguments;
+  // 1 is the legacy default stream, which CUDA also knows as 0.
+  if (part.stream) arguments["stream"] = std::max<uint64_t>(*part.stream, 1);
   try {
     // Version 1 says whether the memory is read-only; exporters of before do not know the argument.
-    capsule = exporter(nb::arg("max_version") = nb::make_tuple(1, 0));
+    capsule = exporter(nb::arg("max_version") = nb::make_tuple(1, 0), **arguments);
   } catch (const nb::python_error& error) {
     if (!error.matches(PyExc_TypeError)) throw;
-    capsule = exporter();
+    capsule = exporter(**arguments);
   }
   const dlpack::Tensor* tensor = nullptr;
   if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned")) {
@@ -223,8 +346,8 @@ void Buffers::add_dlpack(nb::handle object, Access access, const Where& where, P
     raise_type_error(text + ": __dlpack__() gave no DLPack capsule");
   }
   const int32_t device = tensor->device.type;
-  if (device != dlpack::kCpu && device != dlpack::kCudaHost && device != dlpack::kRocmHost) {
-    raise_device_memory(text, "DLPack device type " + std::to_string(device));
+  if (!is_host(device) && !(is_cuda(device) && part.stream)) {
+    raise_device_memory(text, "DLPack device type " + std::to_string(device), "only CUDA devices are reached");
   }
   uint64_t elements = 1;
   bool contiguous = true;
@@ -244,7 +367,12 @@ void Buffers::add_dlpack(nb::handle object, Access access, const Where& where, P
   }
   // The capsule is not consumed: its own destructor calls the exporter's deleter once it is let go.
   objects_.push_back(capsule.release().ptr());
-  add_memory(static_cast<const char*>(tensor->data) + tensor->offset_bytes, (bits + 7) / 8, where, segment);
+  const char* const data = static_cast<const char*>(tensor->data) + tensor->offset_bytes;
+  if (is_host(device)) return add_memory(data, (bits + 7) / 8, where, segment);
+  part.pointer = reinterpret_cast<uint64_t>(data);
+  part.bytes = (bits + 7) / 8;
+  part.device = tensor->device.id;
+  add_device_memory(part, where, segment);
 }
 
 void Buffers::release() {

@@ -10,7 +10,7 @@
 
 namespace kvstore::binding::dlpack {
 
-enum DeviceType : int32_t { kCpu = 1, kCudaHost = 3, kRocmHost = 11 };
+enum DeviceType : int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kRocmHost = 11, kCudaManaged = 13 };
 
 struct Device {
   int32_t type;

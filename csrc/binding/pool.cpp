@@ -308,6 +308,7 @@ Status PoolHandle::register_buffer(nb::object buffer) {
   auto held = std::make_unique<Buffers>();
   const Buffers::Block block = held->add(buffer, Access::kWrite, {"buffer"});
   if (block.count != 1) raise_invalid("buffer has " + number_text(block.count) + " segments: register them one by one");
+  if (block.memory_place >= 0) raise_invalid("buffer is in the memory of a GPU: only host memory is registered");
   const iovec memory = *held->segments(block);
   if (registered_.contains(memory.iov_base)) {
     raise_invalid("buffer is registered already");
