@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// MemoryMover: how a job reaches memory that the CPU cannot, such as a GPU's. Its pieces travel through staging: the bytes
-// of a put are moved into it before they are hashed and written, those of a get out of it once they have been hashed.
-// This is all that the store knows of it; csrc/gpu has what moves.
+// MemoryMover: how a job reaches memory that the CPU cannot, such as a GPU's. Its pieces travel through staging: the
+// bytes of a put are moved into it before they are hashed and written, those of a get out of it once they have been
+// hashed. This is all that the store knows of it; csrc/gpu has what moves.
 //
 // What a mover promises: a move ends exactly once, whatever becomes of it, and then nothing touches the memory of
 // either side for it any more (I11). It never blocks an engine. Calls come from any thread.
