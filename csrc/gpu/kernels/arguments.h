@@ -22,12 +22,14 @@ constexpr uint32_t kLaunchArgumentBytes = 4096;
 constexpr uint32_t kMoveThreads = 512;              // one such block of threads per multiprocessor
 constexpr uint32_t kMoveUnroll = 8;                 // 16-byte accesses of a thread under way at once
 constexpr uint32_t kChunkUnits = 32 * kMoveUnroll;  // 4 KiB of an extent: what a warp moves at a time
-constexpr uint32_t kPageThreadsMax = 1024;          // likewise
+constexpr uint32_t kPageThreadsMin = 128;           // where there are few pages
+constexpr uint32_t kPageThreadsMax = 1024;          // one such block of threads per multiprocessor
 constexpr uint32_t kThreadsAPage = 4;
 
 // Division by a number below 2^30 of numbers below 2^31, by one multiplication: a GPU has no division instruction, and
 // four divisions for 16 bytes would take longer than moving them.
-// magic = ceil(2^(31 + s) / d) with 2^s >= d, so n * magic is at most n * d too large, which is less than 2^(31 + s).
+// magic = ceil(2^(31 + s) / d) with 2^s >= d: it is less than 1 too large, so n * magic / 2^(31 + s) exceeds n / d by
+// less than n / 2^(31 + s) <= 1 / d, which never reaches the next whole number.
 struct Divider {
   uint32_t divisor;
   uint32_t magic;
