@@ -26,6 +26,7 @@ from kvstore.bench.engines.base import Op, SelfTimedEngine, Work
 from kvstore.bench.lane import Lane
 from kvstore.bench.numbers import Choices
 from kvstore.bench.options import JobSpec
+from kvstore.bench.panics import as_error
 from kvstore.bench.store import Store
 from kvstore.bench.tally import Tally, together
 from kvstore.bench.turn import Turn
@@ -245,10 +246,8 @@ class Contender:
             turn.stopped.set()
             for thread in threads:
                 thread.join()
-        if isinstance(turn.failure, Exception):
-            raise turn.failure
-        if turn.failure is not None:  # a library's panic, which must not pass for the end of this process
-            raise RuntimeError(f"{type(turn.failure).__name__}: {turn.failure}") from turn.failure
+        if turn.failure is not None:
+            raise as_error(turn.failure)
 
     def _measure(self, turn: Turn, tally: Tally) -> None:
         engine, op = self.engine, self.spec.ops[0]

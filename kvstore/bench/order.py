@@ -30,6 +30,7 @@ from kvstore.bench.engines import make_engine
 from kvstore.bench.engines.base import Engine, SelfTimedEngine, Work
 from kvstore.bench.engines.kvstore_engine import KvStoreEngine
 from kvstore.bench.machine import device_facts
+from kvstore.bench.panics import as_error, panics_as_errors
 from kvstore.bench.places import place_in_memory, refuse_data, remove
 from kvstore.errors import ConfigError
 
@@ -238,9 +239,7 @@ def _by_threads(requests: _Requests) -> list[float]:
     for thread in threads:
         thread.join()
     for failure in failures:
-        if isinstance(failure, Exception):
-            raise failure
-        raise RuntimeError(f"{type(failure).__name__}: {failure}") from failure  # a library's panic
+        raise as_error(failure)
     return complete
 
 
@@ -298,7 +297,7 @@ def _rival(spec: OrderSpec, engine: Engine, path: str, pair: Sequence[_Way]) -> 
     if served.why_not:
         return served
     try:
-        with _filled(engine, spec, path) as requests:
+        with panics_as_errors(), _filled(engine, spec, path) as requests:
             _take_turns(spec, [*pair, (requests, served, _by_threads)])
             served.facts, served.devices = engine.facts(), requests.devices
         served.fair_mean_s = _mean_s(fair.completions_s[before:])

@@ -22,6 +22,7 @@ from kvstore.bench.engines.base import Work
 from kvstore.bench.live import Live, Progress
 from kvstore.bench.machine import device_facts
 from kvstore.bench.options import JobSpec
+from kvstore.bench.panics import panics_as_errors
 from kvstore.bench.places import place_in_memory, refuse_data, remove, write_zeros
 from kvstore.bench.store import Store
 from kvstore.bench.tally import Tally
@@ -251,10 +252,9 @@ class _Opened:
 def _told_in(result: JobResult, doing: str = "") -> Iterator[None]:
     """An engine's failure is its result, and no reason not to measure the others."""
     try:
-        yield
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:  # noqa: BLE001 - whatever an engine's libraries raise; a Rust panic is no Exception
+        with panics_as_errors():
+            yield
+    except Exception as error:  # noqa: BLE001 - whatever an engine's libraries raise
         told = f"{doing}: " if doing else ""
         if result.failed in ("", _INTERRUPTED):
             result.failed = f"{told}{type(error).__name__}: {error}"

