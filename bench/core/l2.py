@@ -18,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import kvstore
 from kvstore.bench.machine import machine
 from kvstore.bench.places import loop_on_memory
 
 KVSTORE = "kvstore"
+ENGINES = (KVSTORE, "raw_block posix", "raw_block io_uring")
 
 
 @dataclasses.dataclass
@@ -33,6 +35,14 @@ class Run:
     store_mb_per_s: float
     load_mb_per_s: float
     cpu_s: float
+
+
+@dataclasses.dataclass
+class Measured:
+    """Every repetition of an engine at one block size, and the CPU seconds of those that moved a single block."""
+
+    runs: list[Run] = dataclasses.field(default_factory=list)
+    idle_cpu_s: list[float] = dataclasses.field(default_factory=list)
 
 
 def adapter_json(engine: str, path: str, block_bytes: int) -> str:
@@ -80,6 +90,40 @@ def empty(engine: str, path: str, block_bytes: int) -> None:
         os.fsync(device.fileno())
 
 
+def measure(device: str, block_bytes: int, depth: int, repetitions: int, rounds: int) -> dict[str, Measured]:
+    """Every engine in turn, so that a slow minute of the machine falls on all; each time also with one block only."""
+    measured = {engine: Measured() for engine in ENGINES}
+    for _ in range(repetitions):
+        for engine in ENGINES:
+            adapter = adapter_json(engine, device, block_bytes)
+            empty(engine, device, block_bytes)
+            measured[engine].idle_cpu_s.append(bench_l2(adapter, block_bytes, depth=1, rounds=1).cpu_s)
+            empty(engine, device, block_bytes)
+            measured[engine].runs.append(bench_l2(adapter, block_bytes, depth, rounds))
+    return measured
+
+
+def row_of(engine: str, block_bytes: int, depth: int, rounds: int, measured: Measured) -> dict[str, Any]:
+    """What is kept of an engine at one block size; prints it."""
+    moved_gb = 2 * rounds * depth * block_bytes / 1e9
+    runs = measured.runs
+    cpu_s = statistics.median(run.cpu_s for run in runs) - statistics.median(measured.idle_cpu_s)
+    store, load = (
+        statistics.median(speeds) / 1e3
+        for speeds in ([run.store_mb_per_s for run in runs], [run.load_mb_per_s for run in runs])
+    )
+    cells = f"store {store:6.2f} GB/s  load {load:6.2f} GB/s  {cpu_s / moved_gb:.3f} CPU-s/GB"
+    print(f"{block_bytes // 1024:6d} KiB x{depth:<3d} {engine:20s} {cells}", flush=True)
+    return {
+        "engine": engine,
+        "block_kib": block_bytes // 1024,
+        "depth": depth,
+        "cpu_s_per_gb": cpu_s / moved_gb,
+        "runs": [dataclasses.asdict(run) for run in runs],
+        "idle_cpu_s": measured.idle_cpu_s,
+    }
+
+
 def main(argv: list[str]) -> int:
     """Parses the command line and runs."""
     parser = argparse.ArgumentParser(prog="bench-core l2", description=__doc__)
@@ -88,38 +132,12 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--json", help="keep every repetition here")
     arguments = parser.parse_args(argv)
-    engines = (KVSTORE, "raw_block posix", "raw_block io_uring")
-    rows = []
+    depth, rows = arguments.depth, []
     with loop_on_memory(4 << 30) as device:
-        for size_kib in map(int, arguments.sizes_kib.split(",")):
-            block_bytes = size_kib * 1024
-            rounds = max(4, (1 << 30) // (block_bytes * arguments.depth))
-            runs: dict[str, list[Run]] = {engine: [] for engine in engines}
-            idle: dict[str, list[float]] = {engine: [] for engine in engines}
-            for _ in range(arguments.repetitions):
-                for engine in engines:
-                    adapter = adapter_json(engine, device, block_bytes)
-                    empty(engine, device, block_bytes)
-                    idle[engine].append(bench_l2(adapter, block_bytes, depth=1, rounds=1).cpu_s)
-                    empty(engine, device, block_bytes)
-                    runs[engine].append(bench_l2(adapter, block_bytes, arguments.depth, rounds))
-            moved_gb = 2 * rounds * arguments.depth * block_bytes / 1e9
-            for engine in engines:
-                cpu_s = statistics.median(run.cpu_s for run in runs[engine]) - statistics.median(idle[engine])
-                cpu = cpu_s / moved_gb
-                rows.append(
-                    {
-                        "engine": engine,
-                        "block_kib": size_kib,
-                        "depth": arguments.depth,
-                        "cpu_s_per_gb": cpu_s / moved_gb,
-                    }
-                )
-                rows[-1] |= {"runs": [dataclasses.asdict(run) for run in runs[engine]], "idle_cpu_s": idle[engine]}
-                store = statistics.median(run.store_mb_per_s for run in runs[engine]) / 1e3
-                load = statistics.median(run.load_mb_per_s for run in runs[engine]) / 1e3
-                cells = f"store {store:6.2f} GB/s  load {load:6.2f} GB/s  {cpu:.3f} CPU-s/GB"
-                print(f"{size_kib:6d} KiB x{arguments.depth:<3d} {engine:20s} {cells}", flush=True)
+        for block_bytes in (int(size_kib) * 1024 for size_kib in arguments.sizes_kib.split(",")):
+            rounds = max(4, (1 << 30) // (block_bytes * depth))
+            measured = measure(device, block_bytes, depth, arguments.repetitions, rounds)
+            rows += [row_of(engine, block_bytes, depth, rounds, measured[engine]) for engine in ENGINES]
     if arguments.json:
         Path(arguments.json).write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1))
     return 0
