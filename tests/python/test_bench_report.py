@@ -260,3 +260,11 @@ def test_a_file_that_is_named_twice_is_no_repetition(tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to(file)
     (row,) = load_results([file, file, tmp_path / "link.json"]).rows
     assert row.repetitions == 1
+
+
+def test_an_engine_alone_has_neither_won_nor_lost(tmp_path: Path) -> None:
+    one = made.job("kvstore", "get", MIB, 1, 1.0)
+    page, tables, *_ = write_report([made.write(tmp_path / "a.json", made.document([one]))], tmp_path / "report")
+    for text in (page.read_text(), tables.read_text()):
+        assert "nothing to compare with" in text
+        assert "No row is lost" not in text

@@ -13,6 +13,7 @@ from html import escape
 
 from kvstore.bench.report.charts import Picture
 from kvstore.bench.report.text import (
+    ALONE,
     COLUMNS,
     VERDICT_MARGIN,
     Verdict,
@@ -74,6 +75,9 @@ def _lines(results: Results, pictures: Sequence[Picture]) -> Iterator[str]:
 
 def _won_and_lost(results: Results) -> Iterator[str]:
     yield "<h2>Won and lost</h2>"
+    if not counts(results):
+        yield f"<p>{escape(ALONE)}</p>"
+        return
     yield "<p>kvstore beside fio, and beside the best rival of each cell: the fastest of the others in bandwidth, the "
     yield f"quickest in p99, the thriftiest in CPU time. Less than {VERDICT_MARGIN:.0%} apart is even.</p>"
     listed = ((_text_cell(name), *(f"<td>{number}</td>" for number in numbers)) for name, *numbers in counts(results))

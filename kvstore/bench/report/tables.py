@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from kvstore.bench.report.text import (
+    ALONE,
     COLUMNS,
     VERDICT_MARGIN,
     cells,
@@ -35,12 +36,7 @@ def _lines(results: Results) -> Iterator[str]:
         yield from _table(("fact", "value"), fact_rows(setup))
         yield from ["", "Made by:", "", "```", *setup.commands, "```"]
     yield from ["", "## Won and lost", ""]
-    yield f"kvstore beside fio and beside the best rival of each cell. Even: less than {VERDICT_MARGIN:.0%} apart."
-    yield ""
-    yield from _table(("comparison", "won", "even", "lost"), [(name, *map(str, n)) for name, *n in counts(results)])
-    lost = lost_rows(results)
-    yield from ["", "Lost, the worst first:" if lost else "No row is lost.", ""]
-    yield from (f"* {row_name(row)}: {verdict.figure} {verdict.ratio:.2f} × {verdict.rival}" for row, verdict in lost)
+    yield from _won_and_lost(results) if counts(results) else [ALONE]
     for heading, rows in sections(results):
         yield from ["", f"## {heading}", ""]
         listed = []
@@ -49,6 +45,15 @@ def _lines(results: Results) -> Iterator[str]:
             told = "; ".join(filter(None, (trouble(row), *(verdict.text for verdict in verdicts(results, row)))))
             listed.append([*texts, *[""] * (len(COLUMNS) - 1 - len(texts)), told])
         yield from _table(COLUMNS, listed)
+
+
+def _won_and_lost(results: Results) -> Iterator[str]:
+    yield f"kvstore beside fio and beside the best rival of each cell. Even: less than {VERDICT_MARGIN:.0%} apart."
+    yield ""
+    yield from _table(("comparison", "won", "even", "lost"), [(name, *map(str, n)) for name, *n in counts(results)])
+    lost = lost_rows(results)
+    yield from ["", "Lost, the worst first:" if lost else "No row is lost.", ""]
+    yield from (f"* {row_name(row)}: {verdict.figure} {verdict.ratio:.2f} × {verdict.rival}" for row, verdict in lost)
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

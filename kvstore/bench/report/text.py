@@ -140,6 +140,9 @@ def counts(results: Results) -> list[tuple[str, int, int, int]]:
     return [(name, words.count("won"), words.count("even"), words.count("lost")) for name, words in found.items()]
 
 
+#: Instead of what is won and lost.
+ALONE = "There is nothing to compare with: of no cell there are this store and another engine."
+
 #: Headings of the cells of a row.
 COLUMNS = (
     "block", "in flight", "threads", "engine", "on", "GB/s", "blocks/s", "of fio", "p50", "p99", "CPU-s/GB",
