@@ -21,7 +21,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from bench_support import bench
+from bench_support import bench, one_job
 
 from kvstore.bench.content import Buffers
 from kvstore.bench.cpu import cpu_time
@@ -341,3 +341,13 @@ def test_an_option_that_is_neither_yes_nor_no_is_refused(name: str, tmp_path: Pa
         engine.open(_at(replace(_PLAIN, options={"direct": "yes"}), tmp_path))
     engine.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_several_sizes_in_a_small_pool_do_not_seal_each_others_regions(tmp_path: Path) -> None:
+    job = one_job(
+        tmp_path, "--rw=getput", "--bssplit=64k/50:256k/30:1m/20", "--size=32m", "--io_size=64m", "--iodepth=8"
+    )
+    assert (job["error"], job["kvbench"]["misses"]) == (0, 0)
+    stats = job["kvbench"]["facts"]["stats"]
+    assert stats["regions"] >= 8 * (3 + 1)  # an eighth of all can be open: one of each size, and one that is sealed
+    assert stats["regions_reclaimed"] == 0

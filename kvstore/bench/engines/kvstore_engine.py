@@ -17,7 +17,8 @@ from kvstore.bench.places import device_bytes
 
 __all__ = ["KvStoreEngine", "KvStoreThreads", "KvStoreUnverified"]
 
-
+#: Of a region at least.
+_BLOCKS_MIN = 4
 #: What a block may end as.
 _GOOD: dict[Op, frozenset[str]] = {
     "put": frozenset({"stored"}),
@@ -50,16 +51,17 @@ class KvStoreEngine(Engine):
         options = {**self.defaults, **work.options}
         kind = cast(Literal["auto", "uring", "threads"], options.get("device_kind", "auto"))
         files = [path for path in work.paths if not Path(path).is_block_device()]
-        kvstore.format(
-            work.paths,
+        shape: dict[str, Any] = {
             # A file that is there already may be larger than is asked for, never smaller.
-            size=max(work.size_bytes, *(device_bytes(path) for path in files)) if files else None,
-            block_bytes=work.block_bytes,
-            min_block_bytes=min(whole_pages(min(work.block_sizes)), 256 * 1024),
-            region_bytes=options.get("region_bytes"),
-            force=True,
-            device_kind=kind,
-        )
+            "size": max(work.size_bytes, *(device_bytes(path) for path in files)) if files else None,
+            "block_bytes": work.block_bytes,
+            "min_block_bytes": min(whole_pages(min(work.block_sizes)), 256 * 1024),
+            "force": True,
+            "device_kind": kind,
+        }
+        geometry = kvstore.plan_format(work.paths, **shape)[0]["geometry"]
+        region_bytes = options.get("region_bytes", _region_bytes(work, geometry))
+        kvstore.format(work.paths, region_bytes=region_bytes, **shape)
         self.pool = kvstore.open(
             work.paths,
             verify=cast(Literal["always", "off"], options.get("verify_reads", "always")),
@@ -161,6 +163,18 @@ class KvStoreEngine(Engine):
             "write_amplification": (payload + metadata) / put if put else None,
             "stats": stats,
         }
+
+
+def _region_bytes(work: Work, geometry: Mapping[str, int]) -> int:
+    """What ``format`` chooses, or less in a small pool of several sizes. A region has blocks of one size, and an eighth
+    of all is open at once: where there are few, a put of one size would seal the region of another, nearly empty.
+    """
+    region_bytes, regions = geometry["region_bytes"], geometry["region_count"]
+    sizes = len({whole_pages(size) for size in work.block_sizes})
+    wanted = 8 * (sizes + 1) if sizes > 1 else 0
+    while regions < wanted and region_bytes // 2 >= _BLOCKS_MIN * work.row_bytes:
+        region_bytes, regions = region_bytes // 2, regions * 2
+    return region_bytes
 
 
 class KvStoreThreads(KvStoreEngine):
