@@ -50,10 +50,14 @@ def call_rows(document: Mapping[str, Any]) -> list[list[str]]:
     """What each request asked of the store; nothing where the engine does not tell."""
     return [
         [row["pass"], f"{row['tokens']:,}", str(row["concurrency"])]
-        + [f"{row['counters'].get(name, 0) / row['requests']:,.6g}" for name in _CALLS]
+        + [_number(row["counters"].get(name, 0) / row["requests"]) for name in _CALLS]
         for row in document["rows"]
         if row["counters"]
     ]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) or value >= 1000 else f"{value:.2f}"
 
 
 def trouble(document: Mapping[str, Any]) -> list[str]:
