@@ -136,13 +136,15 @@ def _crossover(axes: Axes, told: Mapping[str, Any], rows: Sequence[Mapping[str, 
     found = find_crossover(
         shape, told["block_tokens"], lengths, *([medians[which][n] for n in lengths] for which in ("cold", "kvstore"))
     )
-    ratio = (max(lengths) / min(lengths)) ** (1 / _STEPS)
-    places = [min(lengths) * ratio**step for step in range(_STEPS + 1)]
+    # Where a whole number of blocks is loaded: between two of them the line of loading has teeth.
+    block = found.block_tokens
+    whole = range(min(lengths) // block, max(lengths) // block + 1)
+    places = [blocks * block + 1 for blocks in whole[:: max(len(whole) // _STEPS, 1)]]
     lines: list[tuple[str, Callable[[int], float]]] = [("cold", found.compute_s), ("kvstore", found.load_s)]
     for which, seconds in lines:
-        values = [seconds(round(place)) * 1e3 for place in places]
+        values = [seconds(place) * 1e3 for place in places]
         axes.plot(places, values, color=_STYLES[which].color, lw=1, ls=":", label=f"{which}, predicted")
     measured = told["measured_tokens"]
     for place, text, dashes in ((told["predicted_tokens"], "predicted", ":"), (measured, "measured", "-")):
-        if place is not None and math.isfinite(place):
+        if place is not None and place > min(lengths):  # else it lies to the left of all that was measured
             axes.axvline(place, color="#D55E00", lw=1.2, ls=dashes, label=f"crossover {text}: {place:,.0f} tokens")
