@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <type_traits>
 
 namespace kvstore::gpu {
 
@@ -53,14 +54,40 @@ Result<CudaDriver> CudaDriver::load(const std::string& library) {
   CudaDriver driver;
   driver.library_ = library;
   std::string missing;
-#define KVS_CUDA_FIND(name, symbol, parameters) \
-  driver.name = reinterpret_cast<decltype(driver.name)>(dlsym(handle, #symbol));
-#define KVS_CUDA_FIND_NEEDED(name, symbol, parameters) \
-  KVS_CUDA_FIND(name, symbol, parameters)              \
-  if (driver.name == nullptr && missing.empty()) missing = #symbol;
-  KVS_CUDA_FUNCTIONS(KVS_CUDA_FIND_NEEDED, KVS_CUDA_FIND)
-#undef KVS_CUDA_FIND_NEEDED
-#undef KVS_CUDA_FIND
+  const auto find = [&](auto& function, const char* symbol, bool needed = true) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, symbol));
+    if (function == nullptr && needed && missing.empty()) missing = symbol;
+  };
+  // The _v2 are what cuda.h maps the plain names to.
+  find(driver.init, "cuInit");
+  find(driver.driver_version, "cuDriverGetVersion");
+  find(driver.error_name, "cuGetErrorName");
+  find(driver.error_text, "cuGetErrorString");
+  find(driver.device_count, "cuDeviceGetCount");
+  find(driver.device_get, "cuDeviceGet");
+  find(driver.device_name, "cuDeviceGetName");
+  find(driver.primary_retain, "cuDevicePrimaryCtxRetain");
+  find(driver.primary_release, "cuDevicePrimaryCtxRelease_v2");
+  find(driver.context_push, "cuCtxPushCurrent_v2");
+  find(driver.context_pop, "cuCtxPopCurrent_v2");
+  find(driver.pointer_attribute, "cuPointerGetAttribute");
+  find(driver.host_alloc, "cuMemHostAlloc");
+  find(driver.host_free, "cuMemFreeHost");
+  find(driver.host_register, "cuMemHostRegister_v2");
+  find(driver.host_unregister, "cuMemHostUnregister");
+  find(driver.host_device_pointer, "cuMemHostGetDevicePointer_v2");
+  find(driver.copy_to_device, "cuMemcpyHtoDAsync_v2");
+  find(driver.copy_to_host, "cuMemcpyDtoHAsync_v2");
+  find(driver.stream_create, "cuStreamCreate");
+  find(driver.stream_synchronize, "cuStreamSynchronize");
+  find(driver.event_create, "cuEventCreate");
+  find(driver.event_record, "cuEventRecord");
+  find(driver.event_query, "cuEventQuery");
+  find(driver.launch_host_function, "cuLaunchHostFunc");
+  find(driver.module_load, "cuModuleLoadData");
+  find(driver.module_function, "cuModuleGetFunction");
+  find(driver.launch_kernel, "cuLaunchKernel");
+  find(driver.stream_wait_value32, "cuStreamWaitValue32_v2", false);
   if (!missing.empty()) {
     return Status(kvstore::Code::kUnsupported, format_text("%s has no %s: a driver of CUDA 11 or later is needed",
                                                            library.c_str(), missing.c_str()));

@@ -51,57 +51,6 @@ enum MemoryType : uint32_t { kMemoryHost = 1, kMemoryDevice = 2, kMemoryArray = 
 
 }  // namespace cu
 
-// One line a function: its name in the table, its symbol, its parameters. The _v2 are what cuda.h maps the plain names
-// to.
-#define KVS_CUDA_FUNCTIONS(function, optional)                                                                         \
-  function(init, cuInit, (unsigned flags)) function(driver_version, cuDriverGetVersion, (int* version)) function(      \
-      error_name, cuGetErrorName, (cu::Code code, const char** name)) function(error_text, cuGetErrorString,           \
-                                                                               (cu::Code code, const char** text))     \
-      function(device_count, cuDeviceGetCount, (int* count)) function(                                                 \
-          device_get, cuDeviceGet,                                                                                     \
-          (cu::Device * device, int ordinal)) function(device_name, cuDeviceGetName,                                   \
-                                                       (char* name, int bytes, cu::Device device))                     \
-          function(primary_retain, cuDevicePrimaryCtxRetain, (cu::Context * context, cu::Device device)) function(     \
-              primary_release, cuDevicePrimaryCtxRelease_v2,                                                           \
-              (cu::Device device)) function(context_push, cuCtxPushCurrent_v2, (cu::Context context))                  \
-              function(context_pop, cuCtxPopCurrent_v2, (cu::Context * context)) function(                             \
-                  pointer_attribute, cuPointerGetAttribute,                                                            \
-                  (void* value, int attribute,                                                                         \
-                   cu::DevicePointer pointer)) function(host_alloc, cuMemHostAlloc,                                    \
-                                                        (void** memory, size_t bytes, unsigned flags))                 \
-                  function(host_free, cuMemFreeHost, (void* memory)) function(                                         \
-                      host_register, cuMemHostRegister_v2,                                                             \
-                      (void* memory, size_t bytes, unsigned flags))                                                    \
-                      function(host_unregister, cuMemHostUnregister,                                                   \
-                               (void* memory)) function(host_device_pointer, cuMemHostGetDevicePointer_v2,             \
-                                                        (cu::DevicePointer * pointer, void* memory, unsigned flags))   \
-                          function(copy_to_device, cuMemcpyHtoDAsync_v2,                                               \
-                                   (cu::DevicePointer target, const void* source, size_t bytes, cu::Stream stream))    \
-                              function(copy_to_host, cuMemcpyDtoHAsync_v2,                                             \
-                                       (void* target, cu::DevicePointer source, size_t bytes, cu::Stream stream))      \
-                                  function(stream_create, cuStreamCreate, (cu::Stream * stream, unsigned flags))       \
-                                      function(stream_synchronize, cuStreamSynchronize, (cu::Stream stream)) function( \
-                                          event_create, cuEventCreate,                                                 \
-                                          (cu::Event * event, unsigned flags))                                         \
-                                          function(event_record, cuEventRecord, (cu::Event event, cu::Stream stream))  \
-                                              function(event_query, cuEventQuery, (cu::Event event)) function(         \
-                                                  launch_host_function, cuLaunchHostFunc,                              \
-                                                  (cu::Stream stream, cu::HostFunction run, void* argument))           \
-                                                  function(module_load, cuModuleLoadData,                              \
-                                                           (cu::Module * module, const void* image))                   \
-                                                      function(                                                        \
-                                                          module_function, cuModuleGetFunction,                        \
-                                                          (cu::Function * found, cu::Module module, const char* name)) \
-                                                          function(                                                    \
-                                                              launch_kernel, cuLaunchKernel,                           \
-                                                              (cu::Function kernel, unsigned grid_x, unsigned grid_y,  \
-                                                               unsigned grid_z, unsigned block_x, unsigned block_y,    \
-                                                               unsigned block_z, unsigned shared_bytes,                \
-                                                               cu::Stream stream, void** arguments, void** extra))     \
-                                                              optional(stream_wait_value32, cuStreamWaitValue32_v2,    \
-                                                                       (cu::Stream stream, cu::DevicePointer address,  \
-                                                                        uint32_t value, unsigned flags))
-
 class CudaDriver {
  public:
   // The driver of this process, initialised. Found once; an absent one is looked for again at each call.
@@ -109,9 +58,40 @@ class CudaDriver {
   // A library by file name, initialised.
   static Result<CudaDriver> load(const std::string& library);
 
-#define KVS_CUDA_MEMBER(name, symbol, parameters) cu::Code(*name) parameters = nullptr;
-  KVS_CUDA_FUNCTIONS(KVS_CUDA_MEMBER, KVS_CUDA_MEMBER)
-#undef KVS_CUDA_MEMBER
+  // As cuda.h declares them; the symbols are in cuda_driver.cpp.
+  cu::Code (*init)(unsigned flags) = nullptr;
+  cu::Code (*driver_version)(int* version) = nullptr;
+  cu::Code (*error_name)(cu::Code code, const char** name) = nullptr;
+  cu::Code (*error_text)(cu::Code code, const char** text) = nullptr;
+  cu::Code (*device_count)(int* count) = nullptr;
+  cu::Code (*device_get)(cu::Device* device, int ordinal) = nullptr;
+  cu::Code (*device_name)(char* name, int bytes, cu::Device device) = nullptr;
+  cu::Code (*primary_retain)(cu::Context* context, cu::Device device) = nullptr;
+  cu::Code (*primary_release)(cu::Device device) = nullptr;
+  cu::Code (*context_push)(cu::Context context) = nullptr;
+  cu::Code (*context_pop)(cu::Context* context) = nullptr;
+  cu::Code (*pointer_attribute)(void* value, int attribute, cu::DevicePointer pointer) = nullptr;
+  cu::Code (*host_alloc)(void** memory, size_t bytes, unsigned flags) = nullptr;
+  cu::Code (*host_free)(void* memory) = nullptr;
+  cu::Code (*host_register)(void* memory, size_t bytes, unsigned flags) = nullptr;
+  cu::Code (*host_unregister)(void* memory) = nullptr;
+  cu::Code (*host_device_pointer)(cu::DevicePointer* pointer, void* memory, unsigned flags) = nullptr;
+  cu::Code (*copy_to_device)(cu::DevicePointer target, const void* source, size_t bytes, cu::Stream stream) = nullptr;
+  cu::Code (*copy_to_host)(void* target, cu::DevicePointer source, size_t bytes, cu::Stream stream) = nullptr;
+  cu::Code (*stream_create)(cu::Stream* stream, unsigned flags) = nullptr;
+  cu::Code (*stream_synchronize)(cu::Stream stream) = nullptr;
+  cu::Code (*event_create)(cu::Event* event, unsigned flags) = nullptr;
+  cu::Code (*event_record)(cu::Event event, cu::Stream stream) = nullptr;
+  cu::Code (*event_query)(cu::Event event) = nullptr;
+  cu::Code (*launch_host_function)(cu::Stream stream, cu::HostFunction run, void* argument) = nullptr;
+  cu::Code (*module_load)(cu::Module* module, const void* image) = nullptr;
+  cu::Code (*module_function)(cu::Function* found, cu::Module module, const char* name) = nullptr;
+  cu::Code (*launch_kernel)(cu::Function kernel, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                            unsigned block_y, unsigned block_z, unsigned shared_bytes, cu::Stream stream,
+                            void** arguments, void** extra) = nullptr;
+  // Null where the driver is too old.
+  cu::Code (*stream_wait_value32)(cu::Stream stream, cu::DevicePointer address, uint32_t value,
+                                  unsigned flags) = nullptr;
 
   int version() const { return version_; }  // 13000 is CUDA 13.0
   int devices() const { return devices_; }
