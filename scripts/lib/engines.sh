@@ -62,6 +62,19 @@ vllm_environment() {
   done
 }
 
+# In a folder of its own, which the test of both together puts behind vLLM's: nothing that vLLM uses is replaced.
+LMCACHE_BESIDE_VLLM=$ROOT/build/lmcache-beside-vllm
+
+install_lmcache_beside_vllm() {
+  rm -rf "$LMCACHE_BESIDE_VLLM"
+  "$VLLM_VENV/bin/pip" install -q --no-deps --target "$LMCACHE_BESIDE_VLLM" -r scripts/lmcache-vllm-requirements.txt
+}
+
+lmcache_beside_vllm() {
+  once "$LMCACHE_BESIDE_VLLM/.installed" "$(hash_of scripts/lmcache-vllm-requirements.txt "$VLLM_VENV/.installed")" \
+    install_lmcache_beside_vllm
+}
+
 install_sglang() {
   pip install -q "torch==$SGLANG_TORCH_VERSION+cpu" 2>/dev/null ||
     pip install -q --extra-index-url https://download.pytorch.org/whl/cpu "torch==$SGLANG_TORCH_VERSION+cpu" ||

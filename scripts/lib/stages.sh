@@ -73,7 +73,7 @@ stage_engines() {
   . scripts/lib/engines.sh
   local failed=0
   set +e
-  (set -e; vllm_environment; engine_tests "$VLLM_VENV" vllm)
+  (set -e; vllm_environment; lmcache_beside_vllm; engine_tests "$VLLM_VENV" vllm)
   [ $? = 0 ] || failed=1
   (set -e; sglang_environment; engine_tests "$SGLANG_VENV" sglang)
   [ $? = 0 ] || failed=1
