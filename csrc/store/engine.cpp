@@ -574,10 +574,9 @@ void Engine::start_move(Piece& piece) {
 }
 
 void Engine::move_ended(MemoryMove& move) {
-  {
-    std::lock_guard lock(inbox_mutex_);
-    moved_.push_back(static_cast<Piece*>(move.owner));
-  }
+  // The wake-up too: once the engine can take the piece, the job may end, and the store be closed and gone.
+  std::lock_guard lock(inbox_mutex_);
+  moved_.push_back(static_cast<Piece*>(move.owner));
   wake();
 }
 
