@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <utility>
 
 #include "store/sim_harness.h"
 
@@ -34,6 +35,9 @@ class FarMemory : public MemoryMover {
     pinned_bytes += bytes;
     return std::make_unique<PinnedMemory>();
   }
+
+  // What waits holds the job, and the job this: kept any longer, neither would ever be freed.
+  void become_ready() { std::exchange(waiting, nullptr)(); }
 
   void run() {
     while (!started.empty()) {
@@ -141,7 +145,7 @@ TEST_F(FarBlocks, NothingMovesBeforeTheMoverIsReady) {
   EXPECT_FALSE(stored->done());
   EXPECT_EQ(sim().number("staging_buffers_out"), 0) << "who waits for a GPU must not hold what others need";
   source->is_ready = true;
-  source->waiting();
+  source->become_ready();
   ASSERT_TRUE(run(stored));
   EXPECT_EQ(stored->result(0).status, ItemStatus::kStored);
 }
@@ -211,7 +215,7 @@ TEST_F(FarBlocks, AJobThatWaitsForTheMoverCanBeCanceled) {
   ASSERT_TRUE(stored->done());
   EXPECT_EQ(stored->result(0).code, Code::kCanceled);
   EXPECT_TRUE(source->ended);
-  source->waiting();  // finds nothing to do
+  source->become_ready();  // finds nothing to do
   source->is_ready = true;
   ASSERT_TRUE(run(put("a", source)));
 }
@@ -221,7 +225,7 @@ TEST_F(FarBlocks, ClosingEndsWhatWaitsForTheMover) {
   const JobRef stored = put("a", source);
   EXPECT_TRUE(sim().close(0).ok());
   EXPECT_EQ(stored->result(0).code, Code::kClosed);
-  source->waiting();  // after the end of the store
+  source->become_ready();  // after the end of the store
 }
 
 TEST_F(FarBlocks, MemoryWithoutAMoverIsRefused) {
