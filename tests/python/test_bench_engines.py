@@ -326,6 +326,13 @@ def test_flushing_empties_no_cache_and_forgetting_does(
     assert len(dropped) == _BLOCKS
 
 
+def test_a_folder_is_where_it_was_asked_for_also_to_a_server_that_runs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Folder(replace(_at(_PLAIN, tmp_path), paths=("blocks",))).path == tmp_path / "blocks"
+
+
 def test_a_folder_that_stays_behind_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = Folder(_at(_PLAIN, tmp_path))
     folder.path.rename(tmp_path / "elsewhere")

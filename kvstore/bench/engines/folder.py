@@ -31,7 +31,7 @@ class Folder:
     """
 
     def __init__(self, work: Work) -> None:
-        place = Path(work.paths[0])
+        place = Path(work.paths[0]).absolute()  # servers that are given it may run elsewhere
         if place.is_block_device():
             raise RuntimeError(f"its blocks are files, and {place} is a device: give it a file system (filename=A,B)")
         parent = place if place.is_dir() else place.parent
