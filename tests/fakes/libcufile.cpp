@@ -81,12 +81,8 @@ State& state() {
   return the;
 }
 
-// Counts the call, waits while it hangs, and gives the error that is due, or 0.
-int enter(const char* function) {
-  State& s = state();
-  std::unique_lock lock(s.mutex);
-  ++s.calls[function];
-  s.released.wait(lock, [&] { return s.hanging.count(function) == 0; });
+// The error that is due to this call, or 0.
+int take_fault(State& s, const char* function) {
   const auto found = s.faults.find(function);
   if (found == s.faults.end()) return 0;
   Fault& fault = found->second;
@@ -97,6 +93,17 @@ int enter(const char* function) {
   if (fault.times == 0) return 0;
   --fault.times;
   return fault.code;
+}
+
+// Counts the call, and waits while it hangs. What comes of it is settled before: a call that was left behind must not
+// take the fault that a later test has laid.
+int enter(const char* function) {
+  State& s = state();
+  std::unique_lock lock(s.mutex);
+  ++s.calls[function];
+  const int code = take_fault(s, function);
+  s.released.wait(lock, [&] { return s.hanging.count(function) == 0; });
+  return code;
 }
 
 void* cuda(const char* name) {
