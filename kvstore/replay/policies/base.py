@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
+from kvstore.pool import ReclaimOrder
 from kvstore.replay.trace import Request, Trace
 
-__all__ = ["BlockPolicy", "Policy", "ReclaimOrder"]
-
-#: In which order the store gives up regions: ``kvstore.open(reclaim_order=…)``.
-ReclaimOrder: TypeAlias = Literal["lru", "fifo"]
+__all__ = ["BlockPolicy", "Policy"]
 
 
 class Policy(ABC):

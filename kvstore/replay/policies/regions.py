@@ -13,7 +13,8 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import ClassVar
 
-from kvstore.replay.policies.base import Policy, ReclaimOrder
+from kvstore.pool import ReclaimOrder
+from kvstore.replay.policies.base import Policy
 from kvstore.replay.trace import Request, Trace
 
 __all__ = ["RegionFifo", "RegionLru", "RegionSecondChance"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from kvstore.replay.policies.base import ReclaimOrder
+from kvstore.pool import ReclaimOrder
 from kvstore.replay.policies.regions import RegionLru
 from kvstore.replay.trace import Request, Trace
 
