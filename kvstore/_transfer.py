@@ -242,7 +242,7 @@ class HostTransfer:
 
     def close(self, timeout_s: float) -> bool:
         end = time.monotonic() + timeout_s
-        ended = all(_ends(job, end) for pending in self._pending.values() for job in pending.jobs)
+        ended = all(ends_by(job, end) for pending in self._pending.values() for job in pending.jobs)
         if ended:
             self.owner = None
         return ended
@@ -257,8 +257,8 @@ def _end(job: kvstore.Job) -> None:
             continue
 
 
-def _ends(job: kvstore.Job, end: float) -> bool:
-    """Wait for a job until ``end``; whether it is done."""
+def ends_by(job: kvstore.Job, end: float) -> bool:
+    """Wait for a job until ``end``, of :func:`time.monotonic`; whether it is done."""
     try:
         job.wait(max(0.0, end - time.monotonic()))
     except KvStoreError:

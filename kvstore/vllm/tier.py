@@ -26,6 +26,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 import kvstore
+from kvstore._transfer import ends_by
 from kvstore.errors import ConfigError, KvStoreError, WaitTimeout
 from kvstore.vllm import compat, metrics
 from kvstore.vllm.chains import places
@@ -324,7 +325,7 @@ class KVStoreTier(SecondaryTierManager):
             return
         self._closed = True
         end = time.monotonic() + self._config.close_timeout_s
-        left = [running.job_id for running in self._running.values() if not _ends(running.job, end)]
+        left = [running.job_id for running in self._running.values() if not ends_by(running.job, end)]
         if left:
             logger.error("kvstore: jobs %s are still on the device, the CPU tier's memory stays mapped", left)
             _leaked.append(self._memory)
@@ -332,12 +333,3 @@ class KVStoreTier(SecondaryTierManager):
             self._pool.unregister((self._address, self._memory_bytes))
         self._memory = None
         self._pool.close(max(0.0, end - time.monotonic()))
-
-
-def _ends(job: kvstore.Job, end: float) -> bool:
-    """Wait for a job until ``end``; whether it is done."""
-    try:
-        job.wait(max(0.0, end - time.monotonic()))
-    except KvStoreError:
-        return job.done
-    return True
