@@ -7,7 +7,8 @@
 
 #include <cstdlib>
 #include <mutex>
-#include <type_traits>
+
+#include "gpu/symbols.h"
 
 namespace kvstore::gpu {
 
@@ -53,44 +54,40 @@ Result<CudaDriver> CudaDriver::load(const std::string& library) {
   }
   CudaDriver driver;
   driver.library_ = library;
-  std::string missing;
-  const auto find = [&](auto& function, const char* symbol, bool needed = true) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, symbol));
-    if (function == nullptr && needed && missing.empty()) missing = symbol;
-  };
+  Symbols symbols(handle);
   // The _v2 are what cuda.h maps the plain names to.
-  find(driver.init, "cuInit");
-  find(driver.driver_version, "cuDriverGetVersion");
-  find(driver.error_name, "cuGetErrorName");
-  find(driver.error_text, "cuGetErrorString");
-  find(driver.device_count, "cuDeviceGetCount");
-  find(driver.device_get, "cuDeviceGet");
-  find(driver.device_name, "cuDeviceGetName");
-  find(driver.primary_retain, "cuDevicePrimaryCtxRetain");
-  find(driver.primary_release, "cuDevicePrimaryCtxRelease_v2");
-  find(driver.context_push, "cuCtxPushCurrent_v2");
-  find(driver.context_pop, "cuCtxPopCurrent_v2");
-  find(driver.pointer_attribute, "cuPointerGetAttribute");
-  find(driver.host_alloc, "cuMemHostAlloc");
-  find(driver.host_free, "cuMemFreeHost");
-  find(driver.host_register, "cuMemHostRegister_v2");
-  find(driver.host_unregister, "cuMemHostUnregister");
-  find(driver.host_device_pointer, "cuMemHostGetDevicePointer_v2");
-  find(driver.copy_to_device, "cuMemcpyHtoDAsync_v2");
-  find(driver.copy_to_host, "cuMemcpyDtoHAsync_v2");
-  find(driver.stream_create, "cuStreamCreate");
-  find(driver.stream_synchronize, "cuStreamSynchronize");
-  find(driver.event_create, "cuEventCreate");
-  find(driver.event_record, "cuEventRecord");
-  find(driver.event_query, "cuEventQuery");
-  find(driver.launch_host_function, "cuLaunchHostFunc");
-  find(driver.module_load, "cuModuleLoadData");
-  find(driver.module_function, "cuModuleGetFunction");
-  find(driver.launch_kernel, "cuLaunchKernel");
-  find(driver.stream_wait_value32, "cuStreamWaitValue32_v2", false);
-  if (!missing.empty()) {
+  symbols.need(driver.init, "cuInit");
+  symbols.need(driver.driver_version, "cuDriverGetVersion");
+  symbols.need(driver.error_name, "cuGetErrorName");
+  symbols.need(driver.error_text, "cuGetErrorString");
+  symbols.need(driver.device_count, "cuDeviceGetCount");
+  symbols.need(driver.device_get, "cuDeviceGet");
+  symbols.need(driver.device_name, "cuDeviceGetName");
+  symbols.need(driver.primary_retain, "cuDevicePrimaryCtxRetain");
+  symbols.need(driver.primary_release, "cuDevicePrimaryCtxRelease_v2");
+  symbols.need(driver.context_push, "cuCtxPushCurrent_v2");
+  symbols.need(driver.context_pop, "cuCtxPopCurrent_v2");
+  symbols.need(driver.pointer_attribute, "cuPointerGetAttribute");
+  symbols.need(driver.host_alloc, "cuMemHostAlloc");
+  symbols.need(driver.host_free, "cuMemFreeHost");
+  symbols.need(driver.host_register, "cuMemHostRegister_v2");
+  symbols.need(driver.host_unregister, "cuMemHostUnregister");
+  symbols.need(driver.host_device_pointer, "cuMemHostGetDevicePointer_v2");
+  symbols.need(driver.copy_to_device, "cuMemcpyHtoDAsync_v2");
+  symbols.need(driver.copy_to_host, "cuMemcpyDtoHAsync_v2");
+  symbols.need(driver.stream_create, "cuStreamCreate");
+  symbols.need(driver.stream_synchronize, "cuStreamSynchronize");
+  symbols.need(driver.event_create, "cuEventCreate");
+  symbols.need(driver.event_record, "cuEventRecord");
+  symbols.need(driver.event_query, "cuEventQuery");
+  symbols.need(driver.launch_host_function, "cuLaunchHostFunc");
+  symbols.need(driver.module_load, "cuModuleLoadData");
+  symbols.need(driver.module_function, "cuModuleGetFunction");
+  symbols.need(driver.launch_kernel, "cuLaunchKernel");
+  symbols.find(driver.stream_wait_value32, "cuStreamWaitValue32_v2");
+  if (!symbols.missing().empty()) {
     return Status(kvstore::Code::kUnsupported, format_text("%s has no %s: a driver of CUDA 11 or later is needed",
-                                                           library.c_str(), missing.c_str()));
+                                                           library.c_str(), symbols.missing().c_str()));
   }
   KVS_TRY(driver.check(driver.init(0), "cuInit", library));
   KVS_TRY(driver.check(driver.driver_version(&driver.version_), "cuDriverGetVersion", library));

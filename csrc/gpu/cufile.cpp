@@ -17,8 +17,9 @@
 #include <optional>
 #include <system_error>
 #include <thread>
-#include <type_traits>
 #include <utility>
+
+#include "gpu/symbols.h"
 
 namespace kvstore::gpu {
 
@@ -93,24 +94,20 @@ bool CuFile::says_direct(bool fabric) const {
 }
 
 Status CuFile::find_functions(void* library, const std::string& name) {
-  std::string missing;
-  const auto find = [&](auto& function, const char* symbol, bool needed = true) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-    if (function == nullptr && needed && missing.empty()) missing = symbol;
-  };
-  find(driver_open_, "cuFileDriverOpen");
-  find(driver_properties_, "cuFileDriverGetProperties");
-  find(handle_register, "cuFileHandleRegister");
-  find(handle_deregister, "cuFileHandleDeregister");
-  find(buffer_register, "cuFileBufRegister");
-  find(buffer_deregister, "cuFileBufDeregister");
-  find(read, "cuFileRead");
-  find(write, "cuFileWrite");
-  find(set_string_, "cuFileSetParameterString", false);
-  find(get_version_, "cuFileGetVersion", false);
-  if (missing.empty()) return {};
-  return Status(Code::kUnsupported,
-                format_text("%s has no %s: GPUDirect Storage 1.4 or later is needed", name.c_str(), missing.c_str()));
+  Symbols symbols(library);
+  symbols.need(driver_open_, "cuFileDriverOpen");
+  symbols.need(driver_properties_, "cuFileDriverGetProperties");
+  symbols.need(handle_register, "cuFileHandleRegister");
+  symbols.need(handle_deregister, "cuFileHandleDeregister");
+  symbols.need(buffer_register, "cuFileBufRegister");
+  symbols.need(buffer_deregister, "cuFileBufDeregister");
+  symbols.need(read, "cuFileRead");
+  symbols.need(write, "cuFileWrite");
+  symbols.find(set_string_, "cuFileSetParameterString");
+  symbols.find(get_version_, "cuFileGetVersion");
+  if (symbols.missing().empty()) return {};
+  return Status(Code::kUnsupported, format_text("%s has no %s: GPUDirect Storage 1.4 or later is needed", name.c_str(),
+                                                symbols.missing().c_str()));
 }
 
 Status CuFile::open_driver(const CuFileOptions& options) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/units.h"
+#include "gpu/symbols.h"
 
 namespace kvstore::gpu {
 namespace {
@@ -54,13 +55,11 @@ LaunchDriver LaunchDriver::of(const CudaDriver& driver) {
   // It is loaded already and is never unloaded.
   void* const library = dlopen(driver.library().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (library == nullptr) return found;
-  const auto find = [library](auto& function, const char* symbol) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-  };
-  find(found.device_attribute, "cuDeviceGetAttribute");
-  find(found.copy, "cuMemcpyAsync");
-  find(found.copy_batch, "cuMemcpyBatchAsync_v2");
-  find(found.copy_batch_12, "cuMemcpyBatchAsync");
+  Symbols symbols(library);
+  symbols.find(found.device_attribute, "cuDeviceGetAttribute");
+  symbols.find(found.copy, "cuMemcpyAsync");
+  symbols.find(found.copy_batch, "cuMemcpyBatchAsync_v2");
+  symbols.find(found.copy_batch_12, "cuMemcpyBatchAsync");
   return found;
 }
 
