@@ -32,4 +32,7 @@ function(kvstore_fake name source suffix definition)
     COMPILE_DEFINITIONS ${definition}="${PROJECT_BINARY_DIR}/fakes/lib${name}${suffix}")
 endfunction()
 kvstore_fake(cuda tests/fakes/libcuda.cpp .so.1 KVSTORE_FAKE_LIBCUDA)
+# It runs the CPU references of the kernels.
+target_sources(kvstore_fake_cuda PRIVATE csrc/gpu/reference_move.cpp csrc/base/status.cpp)
+target_include_directories(kvstore_fake_cuda PRIVATE csrc)
 kvstore_fake(cufile tests/fakes/libcufile.cpp .so.0 KVSTORE_FAKE_LIBCUFILE)

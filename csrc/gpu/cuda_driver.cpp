@@ -68,6 +68,8 @@ Result<CudaDriver> CudaDriver::load(const std::string& library) {
   symbols.need(driver.context_push, "cuCtxPushCurrent_v2");
   symbols.need(driver.context_pop, "cuCtxPopCurrent_v2");
   symbols.need(driver.pointer_attribute, "cuPointerGetAttribute");
+  symbols.need(driver.memory_alloc, "cuMemAlloc_v2");
+  symbols.need(driver.memory_free, "cuMemFree_v2");
   symbols.need(driver.host_alloc, "cuMemHostAlloc");
   symbols.need(driver.host_free, "cuMemFreeHost");
   symbols.need(driver.host_register, "cuMemHostRegister_v2");
@@ -76,7 +78,9 @@ Result<CudaDriver> CudaDriver::load(const std::string& library) {
   symbols.need(driver.copy_to_device, "cuMemcpyHtoDAsync_v2");
   symbols.need(driver.copy_to_host, "cuMemcpyDtoHAsync_v2");
   symbols.need(driver.stream_create, "cuStreamCreate");
+  symbols.need(driver.stream_destroy, "cuStreamDestroy_v2");
   symbols.need(driver.stream_synchronize, "cuStreamSynchronize");
+  symbols.need(driver.stream_wait_event, "cuStreamWaitEvent");
   symbols.need(driver.event_create, "cuEventCreate");
   symbols.need(driver.event_record, "cuEventRecord");
   symbols.need(driver.event_query, "cuEventQuery");

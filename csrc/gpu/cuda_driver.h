@@ -71,6 +71,8 @@ class CudaDriver {
   cu::Code (*context_push)(cu::Context context) = nullptr;
   cu::Code (*context_pop)(cu::Context* context) = nullptr;
   cu::Code (*pointer_attribute)(void* value, int attribute, cu::DevicePointer pointer) = nullptr;
+  cu::Code (*memory_alloc)(cu::DevicePointer* memory, size_t bytes) = nullptr;
+  cu::Code (*memory_free)(cu::DevicePointer memory) = nullptr;
   cu::Code (*host_alloc)(void** memory, size_t bytes, unsigned flags) = nullptr;
   cu::Code (*host_free)(void* memory) = nullptr;
   cu::Code (*host_register)(void* memory, size_t bytes, unsigned flags) = nullptr;
@@ -79,7 +81,9 @@ class CudaDriver {
   cu::Code (*copy_to_device)(cu::DevicePointer target, const void* source, size_t bytes, cu::Stream stream) = nullptr;
   cu::Code (*copy_to_host)(void* target, cu::DevicePointer source, size_t bytes, cu::Stream stream) = nullptr;
   cu::Code (*stream_create)(cu::Stream* stream, unsigned flags) = nullptr;
+  cu::Code (*stream_destroy)(cu::Stream stream) = nullptr;
   cu::Code (*stream_synchronize)(cu::Stream stream) = nullptr;
+  cu::Code (*stream_wait_event)(cu::Stream stream, cu::Event event, unsigned flags) = nullptr;
   cu::Code (*event_create)(cu::Event* event, unsigned flags) = nullptr;
   cu::Code (*event_record)(cu::Event event, cu::Stream stream) = nullptr;
   cu::Code (*event_query)(cu::Event event) = nullptr;

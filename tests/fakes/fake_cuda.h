@@ -28,7 +28,8 @@ using FakeCudaSetCopyDelay = void (*)(uint64_t microseconds);
 using FakeCudaGate = uint64_t (*)(void* stream);
 using FakeCudaOpenGate = void (*)(uint64_t gate);
 
-// What cuModuleGetFunction finds under `name`, in any module; run on the stream's thread with copies of the arguments.
+// What cuModuleGetFunction finds under `name`, in any module, instead of the fake's own kernel of that name; run on the
+// stream's thread with copies of the arguments.
 using FakeCudaKernel = void (*)(void** arguments, const unsigned grid[3], const unsigned block[3]);
 using FakeCudaAddKernel = void (*)(const char* name, FakeCudaKernel run, const size_t* argument_bytes, size_t count);
 

@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// A fake libcuda.so.1 for machines without a GPU: two devices, memory, streams, events, pinned memory, kernels.
+// A fake libcuda.so.1 for machines without a GPU: two devices, memory, streams, events, pinned memory, copies, and the
+// kernels of csrc/gpu/kernels (cuda_kernels.h), besides those that a test adds.
 //
 // It is honest where a mistake would go unnoticed otherwise:
 //   - a device pointer points into a mapping that nobody may touch (PROT_NONE): a host that dereferences it faults, and
@@ -21,6 +22,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -31,6 +33,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "cuda_kernels.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -43,6 +47,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kDevices = 2;
 constexpr size_t kAllocationBytes = 64 * 1024;
 constexpr int kMaxWaitMicroseconds = 50;
+constexpr int kMultiprocessors = 12;
+constexpr unsigned kLaunchArgumentBytes = 4096;  // what a launch carries on every driver
 
 enum : Code {
   kSuccess = 0,
@@ -79,8 +85,16 @@ struct Event {
 
 struct Kernel {
   std::string name;
-  FakeCudaKernel run = nullptr;
+  FakeCudaKernel run = nullptr;  // null: one of cuda_kernels.h
   std::vector<size_t> argument_bytes;
+};
+
+// CUmemcpyAttributes.
+struct CopyAttributes {
+  int source_order;  // 1: when the stream comes to it; any other may read at once
+  int source_hint[2];
+  int target_hint[2];
+  unsigned flags;
 };
 
 struct Allocation {
@@ -131,6 +145,7 @@ thread_local bool in_host_function = false;
 struct Stream {
   Context* context = nullptr;
   std::deque<Step> steps;
+  bool is_destroyed = false;
 
   explicit Stream(Context* owner) : context(owner) {
     std::thread([this] { run(); }).detach();
@@ -140,6 +155,7 @@ struct Stream {
   void run() {
     std::unique_lock lock(world().mutex);
     for (;;) {
+      if (steps.empty() && is_destroyed) return;
       if (steps.empty()) {
         world().changed.wait(lock);
       } else if (steps.front()()) {
@@ -152,6 +168,7 @@ struct Stream {
   }
 
   void push(Step step) {
+    if (is_destroyed) std::abort();  // what a driver does then is undefined
     steps.push_back(std::move(step));
     world().changed.notify_all();
   }
@@ -210,6 +227,15 @@ bool is_pinned(const void* memory, size_t bytes) {
   return address + bytes <= found->first + found->second.bytes;
 }
 
+// Of memory that a GPU reaches, wherever it is: its own, or pinned memory of the host.
+uint8_t* reached_by(const Context* context, Pointer pointer, size_t bytes) {
+  const auto found = allocation_of(pointer, bytes);
+  if (found != world().allocations.end()) {
+    return found->second.device == context->device ? found->second.view + (pointer - found->first) : nullptr;
+  }
+  return is_pinned(reinterpret_cast<void*>(pointer), bytes) ? reinterpret_cast<uint8_t*>(pointer) : nullptr;
+}
+
 // A copy happens once it has lain on its stream for a while, as the one before it has happened.
 Step delayed(std::function<void()> copy) {
   return [copy = std::move(copy), until = Clock::time_point{}]() mutable {
@@ -251,6 +277,7 @@ EXPORT Code cuGetErrorName(Code code, const char** name) {
       {kInvalidContext, "CUDA_ERROR_INVALID_CONTEXT"},
       {kInvalidHandle, "CUDA_ERROR_INVALID_HANDLE"},
       {kNotReady, "CUDA_ERROR_NOT_READY"},
+      {716, "CUDA_ERROR_MISALIGNED_ADDRESS"},
       {kIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS"},
       {kAlreadyRegistered, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED"},
       {719, "CUDA_ERROR_LAUNCH_FAILED"},
@@ -277,6 +304,14 @@ EXPORT Code cuDeviceGet(int* device, int ordinal) {
   ENTER(cuDeviceGet);
   if (ordinal < 0 || ordinal >= kDevices) return kInvalidDevice;
   *device = ordinal;
+  return kSuccess;
+}
+
+EXPORT Code cuDeviceGetAttribute(int* value, int attribute, int device) {
+  ENTER(cuDeviceGetAttribute);
+  if (device < 0 || device >= kDevices) return kInvalidDevice;
+  if (attribute != 16) return kInvalidValue;  // the only one that is asked for
+  *value = kMultiprocessors;
   return kSuccess;
 }
 
@@ -406,6 +441,17 @@ EXPORT Code cuStreamCreate(Stream** stream, unsigned flags) {
   return kSuccess;
 }
 
+// What is on it is still done.
+EXPORT Code cuStreamDestroy_v2(void* handle) {
+  ENTER(cuStreamDestroy_v2);
+  if (reinterpret_cast<uintptr_t>(handle) <= 2) return kInvalidHandle;
+  Stream* const stream = static_cast<Stream*>(handle);
+  if (stream->is_destroyed) return kInvalidHandle;
+  stream->is_destroyed = true;
+  world().changed.notify_all();
+  return kSuccess;
+}
+
 EXPORT Code cuStreamSynchronize(void* handle) {
   ENTER_CONTEXT(cuStreamSynchronize);
   wait_until_empty(stream_of(context, handle), lock);
@@ -445,6 +491,7 @@ EXPORT Code cuEventQuery(Event* event) {
 EXPORT Code cuStreamWaitEvent(void* handle, Event* event, unsigned flags) {
   ENTER_CONTEXT(cuStreamWaitEvent);
   if (flags != 0) return kInvalidValue;
+  if (!world().events.contains(event)) return kInvalidHandle;
   if (event->mark != nullptr) stream_of(context, handle)->push([mark = event->mark] { return mark->done; });
   return kSuccess;
 }
@@ -518,6 +565,68 @@ EXPORT Code cuMemcpyDtoHAsync_v2(void* target, Pointer source, size_t bytes, voi
   return kSuccess;
 }
 
+EXPORT Code cuMemcpyAsync(Pointer target, Pointer source, size_t bytes, void* handle) {
+  ENTER_CONTEXT(cuMemcpyAsync);
+  uint8_t* const to = reached_by(context, target, bytes);
+  const uint8_t* const from = reached_by(context, source, bytes);
+  if (to == nullptr || from == nullptr) return kInvalidValue;
+  stream_of(context, handle)->push(delayed([to, from, bytes] { std::memmove(to, from, bytes); }));
+  return kSuccess;
+}
+
+namespace {
+
+Code copy_batch(Context* context, const Pointer* targets, const Pointer* sources, const size_t* sizes, size_t count,
+                const CopyAttributes* attributes, const size_t* attribute_starts, size_t attribute_count, void* handle,
+                size_t* failed) {
+  if (reinterpret_cast<uintptr_t>(handle) <= 1 || count == 0) return kInvalidValue;  // not on the legacy stream
+  if (attribute_count != 1 || attributes == nullptr || attribute_starts == nullptr || attribute_starts[0] != 0) {
+    return kInvalidValue;
+  }
+  if (attributes->source_order < 1 || attributes->source_order > 3 || attributes->flags > 1) return kInvalidValue;
+  struct Copy {
+    uint8_t* to;
+    const uint8_t* from;
+    size_t bytes;
+    std::vector<uint8_t> early;
+  };
+  std::vector<Copy> copies;
+  for (size_t i = 0; i < count; ++i) {
+    Copy copy = {reached_by(context, targets[i], sizes[i]), reached_by(context, sources[i], sizes[i]), sizes[i], {}};
+    if (copy.to == nullptr || copy.from == nullptr || copy.bytes == 0) {
+      if (failed != nullptr) *failed = i;
+      return kInvalidValue;
+    }
+    if (attributes->source_order != 1) copy.early.assign(copy.from, copy.from + copy.bytes);
+    copies.push_back(std::move(copy));
+  }
+  stream_of(context, handle)->push(delayed([copies = std::move(copies)] {
+    for (const Copy& one : copies) std::memmove(one.to, one.early.empty() ? one.from : one.early.data(), one.bytes);
+  }));
+  return kSuccess;
+}
+
+}  // namespace
+
+// Of CUDA 12.8.
+EXPORT Code cuMemcpyBatchAsync(Pointer* targets, Pointer* sources, size_t* sizes, size_t count,
+                               CopyAttributes* attributes, size_t* attribute_starts, size_t attribute_count,
+                               size_t* failed, void* handle) {
+  ENTER_CONTEXT(cuMemcpyBatchAsync);
+  if (failed == nullptr) return kInvalidValue;
+  return copy_batch(context, targets, sources, sizes, count, attributes, attribute_starts, attribute_count, handle,
+                    failed);
+}
+
+// Of CUDA 13.
+EXPORT Code cuMemcpyBatchAsync_v2(Pointer* targets, Pointer* sources, size_t* sizes, size_t count,
+                                  CopyAttributes* attributes, size_t* attribute_starts, size_t attribute_count,
+                                  void* handle) {
+  ENTER_CONTEXT(cuMemcpyBatchAsync_v2);
+  return copy_batch(context, targets, sources, sizes, count, attributes, attribute_starts, attribute_count, handle,
+                    nullptr);
+}
+
 EXPORT Code cuMemsetD8Async(Pointer target, unsigned char byte, size_t bytes, void* handle) {
   ENTER_CONTEXT(cuMemsetD8Async);
   uint8_t* const view = view_of(target, bytes);
@@ -531,7 +640,14 @@ EXPORT Code cuMemsetD8Async(Pointer target, unsigned char byte, size_t bytes, vo
 EXPORT Code cuModuleLoadData(void** module, const void* image) {
   ENTER_CONTEXT(cuModuleLoadData);
   if (image == nullptr) return kInvalidValue;
-  *module = context;  // any module has every kernel that a test has added
+  *module = context;  // any module has the kernels of cuda_kernels.h and every one that a test has added
+  for (const auto& [name, bytes] : {std::pair("kvstore_scatter_extent", sizeof(kvstore::gpu::MoveArguments)),
+                                    std::pair("kvstore_gather_extent", sizeof(kvstore::gpu::MoveArguments)),
+                                    std::pair("kvstore_page_nodes", sizeof(kvstore::gpu::PageNodesArguments))}) {
+    if (!world().kernels.contains(name)) {
+      world().kernels[name] = std::make_unique<Kernel>(Kernel{name, nullptr, {bytes}});
+    }
+  }
   return kSuccess;
 }
 
@@ -552,15 +668,24 @@ EXPORT Code cuLaunchKernel(Kernel* kernel, unsigned grid_x, unsigned grid_y, uns
   if (extra != nullptr || shared_bytes > 227 * 1024 || threads == 0 || threads > 1024) return kInvalidValue;
   if (grid_x == 0 || grid_y == 0 || grid_z == 0 || grid_y > 65535 || grid_z > 65535) return kInvalidValue;
   std::vector<std::vector<uint8_t>> copies;  // arguments are read at the launch
+  size_t bytes = 0;
+  for (const size_t one : kernel->argument_bytes) bytes += one;
+  if (bytes > kLaunchArgumentBytes) return kInvalidValue;
   for (size_t i = 0; i < kernel->argument_bytes.size(); ++i) {
     const auto* const first = static_cast<const uint8_t*>(arguments[i]);
     copies.emplace_back(first, first + kernel->argument_bytes[i]);
   }
   const unsigned grid[] = {grid_x, grid_y, grid_z};
   const unsigned block[] = {block_x, block_y, block_z};
-  stream_of(context, handle)->push(delayed([kernel, copies, grid, block]() mutable {
+  stream_of(context, handle)->push(delayed([context, kernel, copies, grid, block]() mutable {
     std::vector<void*> pointers;
     for (std::vector<uint8_t>& copy : copies) pointers.push_back(copy.data());
+    if (kernel->run == nullptr) {
+      const auto map = [context](uint64_t pointer, uint64_t size) { return reached_by(context, pointer, size); };
+      const Code code = fake_kernels::run(kernel->name.c_str(), pointers.data(), map);
+      if (code != kSuccess) world().broken = code;
+      return;
+    }
     world().mutex.unlock();  // it asks for views
     kernel->run(pointers.data(), grid, block);
     world().mutex.lock();
@@ -615,7 +740,9 @@ EXPORT void fake_cuda_open_gate(uint64_t gate) {
 
 EXPORT void fake_cuda_add_kernel(const char* name, FakeCudaKernel run, const size_t* argument_bytes, size_t count) {
   std::lock_guard lock(world().mutex);
-  world().kernels[name] = std::make_unique<Kernel>(Kernel{name, run, {argument_bytes, argument_bytes + count}});
+  std::unique_ptr<Kernel>& kernel = world().kernels[name];
+  if (kernel == nullptr) kernel = std::make_unique<Kernel>();  // who has found it keeps it
+  *kernel = {name, run, {argument_bytes, argument_bytes + count}};
 }
 
 EXPORT uint64_t fake_cuda_calls(const char* function) {

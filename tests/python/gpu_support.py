@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 FAKES = Path(__file__).resolve().parents[1] / "fakes"
+CORE = Path(__file__).resolve().parents[2] / "csrc"
 CUDA_DEVICE = 2  # DLPack's number
 
 
@@ -22,8 +23,10 @@ def build_fake(folder: Path) -> str | None:
     if compiler is None:
         return None
     library = folder / "libcuda.so.1"
-    command = [compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-o", library, FAKES / "libcuda.cpp"]
-    subprocess.run(command, check=True)
+    # The CPU references of the core's kernels are what the fake runs.
+    sources = [FAKES / "libcuda.cpp", CORE / "gpu" / "reference_move.cpp", CORE / "base" / "status.cpp"]
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden", "-I", CORE]
+    subprocess.run([compiler, *flags, "-o", library, *sources], check=True)
     return str(library)
 
 

@@ -13,6 +13,7 @@
 #include <csignal>
 
 #include "gpu/fake_driver.h"
+#include "gpu/kernel_launch.h"
 
 namespace kvstore::gpu {
 namespace {
@@ -129,6 +130,87 @@ TEST_F(Driver, TheFakesKernelRunsOnItsStreamWithTheArgumentsOfTheLaunch) {
   number = 7;
   fake.synchronize(0, stream);
   EXPECT_EQ(*reinterpret_cast<uint32_t*>(memory.bytes()), 42u);
+}
+
+// Copies within the GPU: what tests of the launcher rely on.
+class DriverCopies : public Driver {
+ protected:
+  using Copy = cu::Code (*)(uint64_t, uint64_t, size_t, cu::Stream);
+  using Batch = cu::Code (*)(uint64_t*, uint64_t*, size_t*, size_t, CopyAttributes*, size_t*, size_t, cu::Stream);
+
+  cu::Code batch(int source_order, cu::Stream on) {
+    uint64_t to = target.pointer(), from = source.pointer();
+    size_t bytes = 4096, first = 0;
+    CopyAttributes attributes = {};
+    attributes.source_order = source_order;
+    return fake.symbol<Batch>("cuMemcpyBatchAsync_v2")(&to, &from, &bytes, 1, &attributes, &first, 1, on);
+  }
+
+  const GpuMemory source{0, 4096}, target{0, 4096};
+  cu::Stream const stream = fake.make_stream(0);
+};
+
+TEST_F(DriverCopies, TheFakesBatchReadsInStreamOrderWhenAskedTo) {
+  for (const auto& [order, expected] : {std::pair(1, 2), std::pair(3, 1)}) {  // 3: any order, so it may read at once
+    std::memset(source.bytes(), 1, 4096);
+    fake.fill(0, stream, source.pointer(), 2, 4096);
+    const ContextScope scope(fake.driver, fake.context(0));
+    ASSERT_EQ(batch(order, stream), cu::kSuccess);
+    ASSERT_EQ(fake.driver.stream_synchronize(stream), cu::kSuccess);
+    EXPECT_EQ(target.bytes()[4095], expected);
+  }
+}
+
+TEST_F(DriverCopies, TheFakesBatchRefusesTheLegacyStreamAndAnUnknownOrder) {
+  const ContextScope scope(fake.driver, fake.context(0));
+  EXPECT_EQ(batch(1, nullptr), cu::kInvalidValue);
+  EXPECT_EQ(batch(1, reinterpret_cast<cu::Stream>(1)), cu::kInvalidValue);
+  EXPECT_EQ(batch(0, stream), cu::kInvalidValue);
+}
+
+TEST_F(DriverCopies, TheFakesCopyKnowsWhereMemoryEndsAndWhoseItIs) {
+  const auto copy = fake.symbol<Copy>("cuMemcpyAsync");
+  const GpuMemory other(1, 4096);
+  uint64_t number = 0;
+  const ContextScope scope(fake.driver, fake.context(0));
+  EXPECT_EQ(copy(target.pointer(), source.pointer(), 4096, stream), cu::kSuccess);
+  EXPECT_EQ(copy(target.pointer(), source.pointer() + 1, 4096, stream), cu::kInvalidValue);
+  EXPECT_EQ(copy(target.pointer(), other.pointer(), 4096, stream), cu::kInvalidValue);
+  EXPECT_EQ(copy(target.pointer(), reinterpret_cast<uint64_t>(&number), 8, stream), cu::kInvalidValue);
+}
+
+TEST_F(DriverCopies, TheFakesOwnKernelBreaksTheContextAtABadAddress) {
+  const ContextScope scope(fake.driver, fake.context(0));
+  cu::Module module = nullptr;
+  cu::Function kernel = nullptr;
+  ASSERT_EQ(fake.driver.module_load(&module, "image"), cu::kSuccess);
+  ASSERT_EQ(fake.driver.module_function(&kernel, module, "kvstore_page_nodes"), cu::kSuccess);
+  for (const auto& [past, code] : {std::pair(16, 700), std::pair(8, 716)}) {
+    PageNodesArguments hashed = {};
+    hashed.run_count = hashed.page_count = 1;
+    hashed.runs[0] = {source.pointer() + static_cast<uint64_t>(past), 4096, target.pointer(), 0, 0};
+    void* arguments[] = {&hashed};
+    ASSERT_EQ(fake.driver.launch_kernel(kernel, 1, 1, 1, 128, 1, 1, 0, stream, arguments, nullptr), cu::kSuccess);
+    EXPECT_EQ(fake.driver.stream_synchronize(stream), code);
+    fake.break_context(0);
+  }
+}
+
+TEST_F(Driver, TheFakesStreamEndsAfterWhatIsOnIt) {
+  const GpuMemory memory(0, 4096);
+  cu::Stream const stream = fake.make_stream(0), other = fake.make_stream(0);
+  const uint64_t gate = fake.gate(stream);
+  fake.fill(0, stream, memory.pointer(), 5, 4096);
+  const ContextScope scope(fake.driver, fake.context(0));
+  cu::Event event = nullptr;
+  ASSERT_EQ(fake.driver.event_create(&event, cu::kEventDisableTiming), cu::kSuccess);
+  ASSERT_EQ(fake.driver.event_record(event, stream), cu::kSuccess);
+  ASSERT_EQ(fake.driver.stream_wait_event(other, event, 0), cu::kSuccess);
+  ASSERT_EQ(fake.driver.stream_destroy(stream), cu::kSuccess);
+  EXPECT_EQ(fake.driver.stream_destroy(stream), cu::kInvalidHandle);
+  fake.open_gate(gate);
+  ASSERT_EQ(fake.driver.stream_synchronize(other), cu::kSuccess);
+  EXPECT_EQ(memory.bytes()[0], 5);
 }
 
 }  // namespace
