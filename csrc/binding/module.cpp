@@ -23,4 +23,5 @@ NB_MODULE(_core, module) {
   binding::bind_errors(module);
   binding::bind_jobs(module);
   binding::bind_pool(module);
+  binding::bind_gpu(module);
 }

@@ -67,6 +67,7 @@ void bind_listing(nb::module_& module, nb::class_<PoolHandle>& pool);
 void bind_format(nb::module_& module);
 void bind_simulated(nb::module_& module);
 void bind_cluster(nb::module_& module);
+void bind_gpu(nb::module_& module);
 
 store::StoreOptions parse_store_options(nb::dict given);
 store::FormatOptions parse_format_options(nb::dict given);

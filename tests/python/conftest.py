@@ -23,6 +23,7 @@ from kvstore.testing import SimDisk
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from gpu_fixtures import gpu, gpu_of_session  # noqa: F401
 from pool_fixtures import disk, pool_path, python, sim_pool, sim_space  # noqa: F401
 from python_support import IDENTITY, POOL, Arena
 from replay_support import pool_file  # noqa: F401

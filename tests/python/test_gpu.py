@@ -9,12 +9,10 @@ our own. That an event is really needed, tests/cpp/gpu shows by taking it away.
 from __future__ import annotations
 
 import ctypes
-import os
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from gpu_support import CudaArray, DLPackArray, FakeGpu, TorchTensor, build_fake
+from gpu_support import CudaArray, DLPackArray, TorchTensor
 from python_support import random_bytes
 
 import kvstore
@@ -22,26 +20,6 @@ from kvstore import errors
 
 NBYTES = 2 * 1024 * 1024 + 4096 + 12
 DATA = np.frombuffer(random_bytes(NBYTES, 7), dtype=np.uint8)
-
-
-@pytest.fixture(scope="module")
-def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeGpu]:
-    library = build_fake(tmp_path_factory.mktemp("fakes"))
-    if library is None:
-        pytest.skip("a C++ compiler is missing")
-    before = os.environ.get("KVSTORE_LIBCUDA")
-    os.environ["KVSTORE_LIBCUDA"] = library  # the core loads a driver once, with the first GPU memory it is given
-    yield FakeGpu(library)
-    if before is None:
-        del os.environ["KVSTORE_LIBCUDA"]
-    else:
-        os.environ["KVSTORE_LIBCUDA"] = before
-
-
-@pytest.fixture(autouse=True)
-def _no_faults(gpu: FakeGpu) -> Iterator[None]:
-    yield
-    gpu.lib.fake_cuda_reset()
 
 
 SHOWN = {
