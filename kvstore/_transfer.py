@@ -19,17 +19,21 @@ from typing import Any, NamedTuple, Protocol
 import kvstore
 from kvstore.errors import ConfigError, KvStoreError, WaitTimeout
 
-_SEGMENTS_MAX = 512  # of one block, in the store's interface
+SEGMENTS_MAX = 512  # of one block, in the store's interface
 _WAIT_SLICE_S = 10.0
 
 
 class Region(NamedTuple):
-    """A part of every block of one group: that of block ``number`` begins at ``address + number * stride``."""
+    """A part of every block of one group: that of block ``number`` begins at ``address + number * stride``.
+
+    ``blocks`` is how many there are; only memory of a GPU needs it.
+    """
 
     layers: tuple[str, ...]
     address: int
     stride: int
     nbytes: int
+    blocks: int = 0
 
 
 class Block(NamedTuple):
@@ -42,12 +46,23 @@ class Block(NamedTuple):
     depth: int = 0
 
 
+class Outcome(Protocol):
+    """What became of one block: the store's :class:`kvstore.Result`, or that it never came to the store."""
+
+    @property
+    def status(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def error(self) -> Exception | None: ...
+
+
 class Done(NamedTuple):
-    """A job that ended: for each block, in the order given, whether all of it was moved, and the store's result."""
+    """A job that ended: for each block, in the order given, whether all of it was moved, and what became of it."""
 
     tag: int
     good: list[bool]
-    results: list[kvstore.Result]
+    results: Sequence[Outcome]
     elapsed_s: float
 
 
@@ -83,7 +98,7 @@ class Transfer(Protocol):
         """Wait for what is in flight; whether all of it ended. What did not keeps the cache's memory in use."""
 
 
-class _Pending:
+class Pending:
     """One job of the caller's: one job of the store, or one for each part when it loads by layer."""
 
     def __init__(self, tag: int) -> None:
@@ -141,19 +156,10 @@ class HostTransfer:
         self._durable = durable
         self._deadline_ms = deadline_ms
         self._queue = space.pool.queue()
-        self._pending: dict[int, _Pending] = {}
-        self._of_job: dict[int, _Pending] = {}
+        self._pending: dict[int, Pending] = {}
+        self._of_job: dict[int, Pending] = {}
         for group, regions in self._groups.items():
-            if len(regions) > _SEGMENTS_MAX:
-                raise ConfigError(
-                    f"a block of KV cache group {group} has {len(regions)} parts, at most 512 are one block"
-                )
-            for region in regions:
-                if region.stride < region.nbytes:
-                    raise ConfigError(
-                        f"the KV cache's layout has blocks of group {group} in pieces: {region.nbytes} bytes of "
-                        f"{region.layers[0]} every {region.stride}; choose another with VLLM_KV_CACHE_LAYOUT"
-                    )
+            check_segments(group, regions)
 
     def block_bytes(self, group: int) -> int:
         """Payload of one block of that group."""
@@ -162,7 +168,7 @@ class HostTransfer:
     def _parts(self, block: Block) -> list[tuple[int, int]]:
         return [(one.address + block.number * one.stride, one.nbytes) for one in self._groups[block.group]]
 
-    def _began(self, pending: _Pending, job: kvstore.Job, wanted: list[int]) -> None:
+    def _began(self, pending: Pending, job: kvstore.Job, wanted: list[int]) -> None:
         pending.jobs.append(job)
         pending.wanted.append(wanted)
         pending.left += 1
@@ -178,7 +184,7 @@ class HostTransfer:
             durable=self._durable,
             queue=self._queue,
         )
-        self._began(_Pending(tag), job, [self.block_bytes(block.group) for block in blocks])
+        self._began(Pending(tag), job, [self.block_bytes(block.group) for block in blocks])
 
     def load(self, tag: int, blocks: Sequence[Block]) -> None:
         job = self.space.get_many(
@@ -187,12 +193,12 @@ class HostTransfer:
             queue=self._queue,
             deadline_ms=self._deadline_ms,
         )
-        self._began(_Pending(tag), job, [self.block_bytes(block.group) for block in blocks])
+        self._began(Pending(tag), job, [self.block_bytes(block.group) for block in blocks])
 
     def load_by_layer(self, tag: int, blocks: Sequence[Block]) -> None:
         (group,) = {block.group for block in blocks}
         regions = self._groups[group]
-        pending = _Pending(tag)
+        pending = Pending(tag)
         offset = 0
         try:
             for number, region in enumerate(regions):
@@ -246,6 +252,23 @@ class HostTransfer:
         if ended:
             self.owner = None
         return ended
+
+
+def check_segments(group: int, regions: Sequence[Region]) -> None:
+    """Refuse regions that cannot be one block of the store as they lie.
+
+    Raises
+    ------
+    ConfigError : there are too many, or blocks of the cache overlap.
+    """
+    if len(regions) > SEGMENTS_MAX:
+        raise ConfigError(f"a block of KV cache group {group} has {len(regions)} parts, at most 512 are one block")
+    for region in regions:
+        if region.stride < region.nbytes:
+            raise ConfigError(
+                f"the KV cache's layout has blocks of group {group} in pieces: {region.nbytes} bytes of "
+                f"{region.layers[0]} every {region.stride}; choose another with VLLM_KV_CACHE_LAYOUT"
+            )
 
 
 def _end(job: kvstore.Job) -> None:
