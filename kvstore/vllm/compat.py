@@ -98,6 +98,13 @@ def platform_name() -> str:
     return f"cpu {torch.backends.cpu.get_cpu_capability()}{' AMX' if amx else ''}"
 
 
+def current_stream(device: int) -> int:
+    """The CUstream that the engine's work on one GPU is given at the moment."""
+    import torch
+
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
 def canonical_format(config: Any) -> str:
     """Name of the byte format of vLLM's canonical layout; empty when that is off."""
     if not config.canonical_layout:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvstore import _settings
+from kvstore._device_transfer import EXTENTS_BYTES
 
 # Set by the door itself, from vLLM's own configuration; see kvstore.vllm.space.
 RESERVED_IDENTITY = frozenset(
@@ -82,6 +83,8 @@ class ConnectorConfig(_settings.PoolSettings):
     revision, identity, durable, load_timeout_s : as :class:`TierConfig`.
     layerwise : load layer by layer while the first ones are computed already, instead of before the request is
         scheduled.
+    gpu_extents_bytes : memory of its GPU that a worker takes for blocks on their way, when a block has parts under
+        64 KiB. At least one block.
     offload_prompt_only, self_describing_kv_events : vLLM's own, see its offloading.
     """
 
@@ -90,6 +93,7 @@ class ConnectorConfig(_settings.PoolSettings):
     durable: bool = False
     load_timeout_s: float = 0.0
     layerwise: bool = False
+    gpu_extents_bytes: int = EXTENTS_BYTES
     offload_prompt_only: bool = True
     self_describing_kv_events: bool = False
 
@@ -106,6 +110,7 @@ _CONNECTOR_CHECKS: dict[str, _settings.Check] = {
     "durable": _settings.boolean,
     "load_timeout_s": _settings.number(float, 0, "seconds"),
     "layerwise": _settings.boolean,
+    "gpu_extents_bytes": _settings.number(int, 1, "bytes"),
     "offload_prompt_only": _settings.boolean,
     "self_describing_kv_events": _settings.boolean,
 }

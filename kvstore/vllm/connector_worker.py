@@ -15,10 +15,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransfe
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import get_offloading_group_ids
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker import OffloadingConnectorWorker
 
+from kvstore._device_transfer import DeviceTransfer
 from kvstore._transfer import Block, Done, HostTransfer, Region, Transfer
 from kvstore.errors import ConfigError
 from kvstore.vllm import compat, metrics
 from kvstore.vllm.connector_scheduler import ConnectorMetadata, ConnectorWorkerMetadata, IndexSpec
+from kvstore.vllm.device_regions import device_regions
 from kvstore.vllm.failed import FailedKeys
 from kvstore.vllm.opened import WHERE, Opened
 from kvstore.vllm.trouble import Trouble, answers
@@ -38,21 +40,10 @@ class _Caches(OffloadingConnectorWorker):
         self.caches = kv_caches
 
 
-def regions_of(
+def host_regions(
     kv_caches: dict[str, Any], vllm_config: Any, kv_cache_config: Any, offloading_config: Any
 ) -> dict[int, list[Region]]:
-    """Where the blocks of each KV cache group are.
-
-    Raises
-    ------
-    ConfigError : in memory that the CPU does not address.
-    """
-    kinds = sorted({tensor.device.type for tensor in kv_caches.values()})
-    if kinds != ["cpu"]:
-        raise ConfigError(
-            f"KVStoreConnector moves blocks of a KV cache in host memory, and this one is in memory of {kinds}: use "
-            "KVStoreTier"
-        )
+    """Where the blocks of each KV cache group are, in memory that the CPU addresses."""
     worker = _Caches(IndexSpec(offloading_config), vllm_config, kv_cache_config)
     worker.register_kv_caches(kv_caches)
     found = {}
@@ -66,6 +57,25 @@ def regions_of(
             for layers, tensor, ref in zip(of_part, tensors, refs, strict=True)
         ]
     return found
+
+
+def device_of(kv_caches: dict[str, Any]) -> int | None:
+    """The GPU that the KV cache is in the memory of; None: it is in memory that the CPU addresses.
+
+    Raises
+    ------
+    ConfigError : it is in other memory, or in several.
+    """
+    kinds = sorted({str(tensor.device.type) for tensor in kv_caches.values()})
+    if kinds == ["cpu"]:
+        return None
+    numbers = {tensor.device.index for tensor in kv_caches.values()}
+    if kinds != ["cuda"] or len(numbers) != 1:
+        raise ConfigError(
+            f"KVStoreConnector moves blocks of a KV cache in host memory or in that of one CUDA device, and this one "
+            f"is in memory of {kinds}, devices {sorted(map(str, numbers))}: use KVStoreTier"
+        )
+    return int(numbers.pop() or 0)
 
 
 class ConnectorWorker:
@@ -102,8 +112,12 @@ class ConnectorWorker:
 
     def register(self, kv_caches: dict[str, Any]) -> None:
         """The engine's KV cache is there: one tensor for each layer."""
-        config = self._opened.config
-        regions = regions_of(kv_caches, *self._configs)
+        device = device_of(kv_caches)
+        if device is None:
+            regions = host_regions(kv_caches, *self._configs)
+        else:
+            kv_cache_config = self._configs[1]
+            regions = device_regions(kv_caches, kv_cache_config, get_offloading_group_ids(kv_cache_config))
         self._block_bytes = {group: sum(one.nbytes for one in parts) for group, parts in regions.items()}
         region_bytes = min(block["geometry"]["region_bytes"] for block in self._opened.pool.superblocks())
         largest = max(self._block_bytes.values())
@@ -114,21 +128,35 @@ class ConnectorWorker:
             )
         space = self._opened.space(self._opened.rank, self._epoch)
         self._layers = {layer for parts in regions.values() for part in parts for layer in part.layers}
-        self._transfer = HostTransfer(
+        self._transfer = self._transfer_of(space, regions, kv_caches, device)
+        logger.info(
+            "kvstore: %s open with %d blocks; blocks of %s bytes in %s, loaded %s; space %s",
+            ", ".join(self._opened.config.path),
+            self._opened.pool.stats()["blocks"],
+            ", ".join(str(nbytes) for nbytes in sorted(set(self._block_bytes.values()))),
+            _memory(self._transfer),
+            "layer by layer" if self._opened.by_layer else "between steps",
+            space.json,
+        )
+
+    def _transfer_of(
+        self, space: Any, regions: dict[int, list[Region]], kv_caches: Any, device: int | None
+    ) -> Transfer:
+        config = self._opened.config
+        options: dict[str, Any] = {
+            "by_layer": self._opened.by_layer,
+            "durable": config.durable,
+            "deadline_ms": config.load_timeout_s * 1000 or None,
+        }
+        if device is None:
+            return HostTransfer(space, regions, dict(kv_caches), **options)
+        return DeviceTransfer(
             space,
             regions,
             dict(kv_caches),
-            by_layer=self._opened.by_layer,
-            durable=config.durable,
-            deadline_ms=config.load_timeout_s * 1000 or None,
-        )
-        logger.info(
-            "kvstore: %s open with %d blocks; blocks of %s bytes, loaded %s; space %s",
-            ", ".join(config.path),
-            self._opened.pool.stats()["blocks"],
-            ", ".join(str(nbytes) for nbytes in sorted(set(self._block_bytes.values()))),
-            "layer by layer" if self._opened.by_layer else "between steps",
-            space.json,
+            stream=lambda: compat.current_stream(device),
+            extents_bytes=config.gpu_extents_bytes,
+            **options,
         )
 
     def _cache(self) -> Transfer:
@@ -333,6 +361,14 @@ def _blocks(stored: Any, cached: Any) -> list[Block]:
         Block(key, compat.group_of(key), int(number), parent, depth)
         for key, number, (parent, depth) in zip(stored.keys, cached.block_ids, places, strict=True)
     ]
+
+
+def _memory(transfer: Transfer) -> str:
+    """Where the KV cache is, for the log."""
+    if not isinstance(transfer, DeviceTransfer):
+        return "host memory"
+    ways = ", ".join(sorted(set(transfer.ways.values())))
+    return f"memory of GPU {transfer.device} ({ways}; {transfer.extents_bytes} bytes for extents)"
 
 
 def _reason(result: Any) -> Any:

@@ -15,6 +15,9 @@ import pytest
 import kvstore
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parents[1] / "python"))
+
+from gpu_fixtures import gpu, gpu_of_session  # noqa: F401
 
 MIB = 1 << 20
 

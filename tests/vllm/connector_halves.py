@@ -81,19 +81,42 @@ def cache_config(groups: int) -> KVCacheConfig:
     )
 
 
+class FakeTensor:
+    """As much of a CUDA tensor as says where a KV cache is; ``seen`` are its bytes as a kernel sees them."""
+
+    def __init__(self, gpu: Any, shape: tuple[int, ...], strides: tuple[int, ...] | None = None) -> None:
+        self.dtype, self.shape = torch.bfloat16, shape
+        self.device = SimpleNamespace(type="cuda", index=0)
+        like = torch.empty(shape, dtype=self.dtype)
+        self._strides = strides or like.stride()
+        self._array = gpu.array(like.view(torch.uint8).numpy())
+        self.seen = torch.from_numpy(self._array.host_view()).view(self.dtype).view(shape)
+        self.seen.zero_()
+
+    def data_ptr(self) -> int:
+        return int(self._array.pointer)
+
+    def stride(self, dimension: int) -> int:
+        return int(self._strides[dimension])
+
+
 class Halves:
     """An engine's scheduler half and worker half, on one pool."""
 
-    def __init__(self, path: str, groups: int = 1, **settings: Any) -> None:
+    def __init__(self, path: str, groups: int = 1, gpu: Any = None, **settings: Any) -> None:
         config = vllm_config({"path": path, "revision": "r1", **settings})
         caches = cache_config(groups)
         self.worker: Any = KVStoreConnector(config, KVConnectorRole.WORKER, caches)
         self.scheduler: Any = KVStoreConnector(config, KVConnectorRole.SCHEDULER, caches)
         self.layers = [name for group in caches.kv_cache_groups for name in group.layer_names]
-        self.cache = {
-            name: torch.zeros((BLOCKS, HEADS, BLOCK_TOKENS, 2 * HEAD), dtype=torch.bfloat16) for name in self.layers
-        }
-        self.worker.register_kv_caches(self.cache)
+        shape = (BLOCKS, HEADS, BLOCK_TOKENS, 2 * HEAD)
+        if gpu is None:
+            self.cache: dict[str, Any] = {name: torch.zeros(shape, dtype=torch.bfloat16) for name in self.layers}
+            self.worker.register_kv_caches(self.cache)
+        else:
+            on_gpu = {name: FakeTensor(gpu, shape) for name in self.layers}
+            self.cache = {name: tensor.seen for name, tensor in on_gpu.items()}
+            self.worker.register_kv_caches(on_gpu)
         self._jobs = itertools.count()
 
     def close(self) -> None:
