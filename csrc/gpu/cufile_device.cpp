@@ -99,18 +99,15 @@ class RegisteredFile {
 class CuFileExecutor final : public device::RequestExecutor {
  public:
   CuFileExecutor(const CuFile& cufile, const CudaDriver& driver, std::vector<std::shared_ptr<RegisteredFile>> files,
-                 std::vector<cu::Context> contexts)
-      : cufile_(cufile), driver_(driver), files_(std::move(files)), contexts_(std::move(contexts)) {}
+                 cu::Context context)
+      : cufile_(cufile), driver_(driver), files_(std::move(files)), context_(context) {}
   ~CuFileExecutor() override { (void)drop_buffers(); }
 
   int64_t execute(const IoRequest& request) override {
     if (request.device_index >= files_.size()) return -EINVAL;
     if (request.buffer_index >= 0 && !is_registered(request)) return -EFAULT;
-    const RegisteredFile& file = *files_[request.device_index];
-    const cu::Context context = context_of(request);
-    if (context == nullptr) return file.move(request);
-    const ContextScope scope(driver_, context);
-    return scope.status().ok() ? file.move(request) : -EIO;
+    const ContextScope scope(driver_, context_);
+    return scope.status().ok() ? files_[request.device_index]->move(request) : -EIO;
   }
 
   // All or nothing. Requests should begin where a buffer does, which is why a large arena is given as many buffers.
@@ -143,16 +140,6 @@ class CuFileExecutor final : public device::RequestExecutor {
     return begin >= buffer && begin + request.segments[0].iov_len <= buffer + buffers_[index].iov_len;
   }
 
-  // Of the GPU that the memory is on; null: it is the host's.
-  cu::Context context_of(const IoRequest& request) const {
-    if (request.segment_count == 0) return nullptr;
-    int ordinal = -1;
-    const auto pointer = reinterpret_cast<cu::DevicePointer>(request.segments[0].iov_base);
-    const cu::Code code = driver_.pointer_attribute(&ordinal, cu::kPointerDeviceOrdinal, pointer);
-    const bool known = code == cu::kSuccess && ordinal >= 0 && static_cast<size_t>(ordinal) < contexts_.size();
-    return known ? contexts_[static_cast<size_t>(ordinal)] : nullptr;
-  }
-
   Status drop_buffers() {
     Status first;
     for (const iovec& buffer : std::exchange(buffers_, {})) {
@@ -166,25 +153,20 @@ class CuFileExecutor final : public device::RequestExecutor {
   const CuFile& cufile_;
   const CudaDriver& driver_;
   const std::vector<std::shared_ptr<RegisteredFile>> files_;
-  const std::vector<cu::Context> contexts_;
+  cu::Context const context_;
   std::vector<iovec> buffers_;  // changes only while nothing is in flight
 };
 
 class CuFileDevice final : public device::Device {
  public:
   CuFileDevice(const CuFile& cufile, const CudaDriver& driver, std::shared_ptr<RegisteredFile> file,
-               device::DeviceInfo info, std::vector<cu::Context> contexts, uint32_t threads)
+               device::DeviceInfo info, cu::Context context, uint32_t threads)
       : cufile_(cufile),
         driver_(driver),
         file_(std::move(file)),
         info_(std::move(info)),
-        contexts_(std::move(contexts)),
+        context_(context),
         threads_(threads) {}
-  ~CuFileDevice() override {
-    for (size_t ordinal = 0; ordinal < contexts_.size(); ++ordinal) {
-      if (contexts_[ordinal] != nullptr) (void)driver_.primary_release(static_cast<int>(ordinal));
-    }
-  }
 
   const device::DeviceInfo& info() const override { return info_; }
 
@@ -199,7 +181,7 @@ class CuFileDevice final : public device::Device {
       }
       files.push_back(cufile_device->file_);
     }
-    auto executor = std::make_shared<CuFileExecutor>(cufile_, driver_, std::move(files), contexts_);
+    auto executor = std::make_shared<CuFileExecutor>(cufile_, driver_, std::move(files), context_);
     return device::make_threads_queue(std::move(executor), options, threads_);
   }
 
@@ -208,7 +190,7 @@ class CuFileDevice final : public device::Device {
   const CudaDriver& driver_;
   const std::shared_ptr<RegisteredFile> file_;
   const device::DeviceInfo info_;
-  const std::vector<cu::Context> contexts_;
+  cu::Context const context_;
   const uint32_t threads_;
 };
 
@@ -250,21 +232,15 @@ Status read_whole(device::Device& from, uint64_t offset_bytes, cu::DevicePointer
 }  // namespace
 
 Result<std::unique_ptr<device::Device>> make_cufile_device(const CuFile& cufile, const CudaDriver& driver,
-                                                           device::Device& device, uint32_t threads) {
+                                                           cu::Context context, device::Device& device,
+                                                           uint32_t threads) {
   KVS_ASSIGN(std::unique_ptr<RegisteredFile> file, RegisteredFile::make(cufile, device));
-  std::vector<cu::Context> contexts(static_cast<size_t>(driver.devices()));
-  for (size_t ordinal = 0; ordinal < contexts.size(); ++ordinal) {
-    const cu::Code code = driver.primary_retain(&contexts[ordinal], static_cast<int>(ordinal));
-    if (code == cu::kSuccess) continue;
-    for (size_t retained = 0; retained < ordinal; ++retained) (void)driver.primary_release(static_cast<int>(retained));
-    return driver.check(code, "cuDevicePrimaryCtxRetain", format_text("GPU %zu", ordinal));
-  }
   device::DeviceInfo info = device.info();
   info.kind = "cufile";
   info.dma_alignment_bytes = kPageBytes;
   info.max_transfer_bytes = kBytesPerCall;
   return std::unique_ptr<device::Device>(
-      std::make_unique<CuFileDevice>(cufile, driver, std::move(file), std::move(info), std::move(contexts), threads));
+      std::make_unique<CuFileDevice>(cufile, driver, std::move(file), std::move(info), context, threads));
 }
 
 Status check_direct_reads(const CudaDriver& driver, cu::Context context, cu::Stream stream, device::Device& direct,

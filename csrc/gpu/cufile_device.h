@@ -20,10 +20,11 @@
 
 namespace kvstore::gpu {
 
-// `threads` a queue, each in one call at a time. `device` is a "uring" or "threads" one. kUnsupported: cuFile refuses
-// it; the message says why.
+// For the memory of one GPU, whose context this is. `threads` a queue, each in one call at a time. `device` is a
+// "uring" or "threads" one. kUnsupported: cuFile refuses it; the message says why.
 Result<std::unique_ptr<device::Device>> make_cufile_device(const CuFile& cufile, const CudaDriver& driver,
-                                                           device::Device& device, uint32_t threads);
+                                                           cu::Context context, device::Device& device,
+                                                           uint32_t threads);
 
 // Reads the same bytes of the device by `direct` into `gpu_memory`, whose every byte was something else before, and by
 // `host`, and compares. Ok: they are equal. Else what is wrong: nothing may be read by `direct` then (I5); after

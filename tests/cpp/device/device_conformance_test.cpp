@@ -82,7 +82,7 @@ Backing on_cufile() {
   if (backing.device == nullptr) return backing;
   const gpu::FakeCuFile& fake = gpu::FakeCuFile::get();
   backing.below = std::move(backing.device);
-  backing.device = gpu::make_cufile_device(fake.cufile, fake.gpu.driver, *backing.below, 4).value();
+  backing.device = gpu::make_cufile_device(fake.cufile, fake.gpu.driver, fake.gpu.context(0), *backing.below, 4).value();
   return backing;
 }
 

@@ -26,9 +26,7 @@ class CuFileIo : public testing::Test {
   void SetUp() override {
     if (loop_.path().empty()) GTEST_SKIP() << "needs root and a loop device: " << loop_.problem();
     below_ = device::open_device(loop_.path(), {.kind = "threads"}, system_clock()).value();
-    direct_ = make_cufile_device(fake.cufile, fake.gpu.driver, *below_, 2).value();
-    device::Device* const devices[] = {direct_.get()};
-    queue_ = direct_->make_queue(devices, {.depth = 8}).value();
+    use_gpu(0);
     device::Device* const below[] = {below_.get()};
     host_ = below_->make_queue(below, {.depth = 8}).value();
   }
@@ -41,6 +39,12 @@ class CuFileIo : public testing::Test {
     EXPECT_EQ(fake.registered(), 0u);
   }
 
+  void use_gpu(int gpu) {
+    queue_.reset();
+    direct_ = make_cufile_device(fake.cufile, fake.gpu.driver, fake.gpu.context(gpu), *below_, 2).value();
+    device::Device* const devices[] = {direct_.get()};
+    queue_ = direct_->make_queue(devices, {.depth = 8}).value();
+  }
   int64_t move(IoOp op, uint64_t offset, GpuMemory& memory, uint64_t at, uint64_t bytes) {
     return device::run_transfer(*queue_, op, offset, static_cast<uint8_t*>(memory.address()) + at, bytes);
   }
@@ -63,6 +67,7 @@ class CuFileIo : public testing::Test {
 
 TEST_F(CuFileIo, BytesGoBetweenTheDeviceAndTheMemoryOfEachGpu) {
   for (const int gpu : {0, 1}) {
+    use_gpu(gpu);
     const AlignedBuffer written = put(kMiB, kMiB, 1);
     GpuMemory memory(gpu, 2 * kMiB);
     ASSERT_EQ(move(IoOp::kRead, kMiB, memory, kMiB, kMiB), static_cast<int64_t>(kMiB));
@@ -107,7 +112,7 @@ TEST_F(CuFileIo, WhatIsNotAlignedNeverReachesCuFile) {
 
 TEST_F(CuFileIo, WhatCuFileCannotRegisterIsRefusedWithTheMend) {
   fake.fail("cuFileHandleRegister", 5018, 0, 1);
-  const auto made = make_cufile_device(fake.cufile, fake.gpu.driver, *below_, 2);
+  const auto made = make_cufile_device(fake.cufile, fake.gpu.driver, fake.gpu.context(0), *below_, 2);
   EXPECT_EQ(made.status().code(), Code::kUnsupported);
   EXPECT_NE(made.status().message().find("device-mapper"), std::string::npos) << made.status().message();
 }
