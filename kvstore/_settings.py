@@ -19,6 +19,7 @@ Check = Callable[[Any, str], Any]
 _VERIFY = ("always", "first_read", "off")
 _MODES = ("owner", "shared")
 _DEVICE_KINDS = ("auto", "uring", "threads")
+_GPU_DIRECT = ("off", "auto", "on")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,7 @@ class PoolSettings:
     verify : ``always``, ``first_read`` or ``off``.
     device_kind : ``auto``, ``uring`` or ``threads``.
     window_bytes : bytes in flight per device; 0 is the store's default.
+    gpu_direct : ``off``, ``auto`` or ``on``: cuFile, as of ``kvstore.open``.
     wait_s : how long to wait for another opener of the device to go away.
     close_timeout_s : how long closing waits for what is in flight.
     """
@@ -46,6 +48,7 @@ class PoolSettings:
     verify: str = "always"
     device_kind: str = "auto"
     window_bytes: int = 0
+    gpu_direct: str = "off"
     wait_s: float = 10.0
     close_timeout_s: float = 60.0
 
@@ -64,6 +67,8 @@ class PoolSettings:
             options["device_kind"] = self.device_kind
         if self.window_bytes:
             options["window_bytes"] = self.window_bytes
+        if self.gpu_direct != "off":
+            options["gpu_direct"] = self.gpu_direct
         return options
 
 
@@ -177,6 +182,7 @@ POOL_CHECKS: dict[str, Check] = {
     "verify": one_of(_VERIFY),
     "device_kind": one_of(_DEVICE_KINDS),
     "window_bytes": number(int, 0, "bytes"),
+    "gpu_direct": one_of(_GPU_DIRECT),
     "wait_s": number(float, 0, "seconds"),
     "close_timeout_s": number(float, 0, "seconds"),
 }

@@ -35,6 +35,7 @@ Size: TypeAlias = str | SupportsIndex
 DeviceKind: TypeAlias = Literal["auto", "uring", "threads"]
 Verify: TypeAlias = Literal["always", "first_read", "off"]
 ReclaimOrder: TypeAlias = Literal["lru", "fifo"]
+GpuDirect: TypeAlias = Literal["off", "auto", "on"]
 Mode: TypeAlias = Literal["owner", "shared"]
 
 _log = logging.getLogger("kvstore")
@@ -179,7 +180,8 @@ class Pool:
         Parameters
         ----------
         buffer : writable, page-aligned. Held until :meth:`unregister` or :meth:`close`; ``(pointer, nbytes)`` must stay
-            mapped until then.
+            mapped until then. GPU memory is registered with cuFile, in buffers of 1 MiB, where ``gpu_direct`` uses it:
+            blocks should begin at multiples of 1 MiB of it.
 
         Returns
         -------
@@ -189,7 +191,7 @@ class Pool:
         return Registration(registered, reason)
 
     def unregister(self, buffer: Segment) -> None:
-        """Undo :meth:`register`. The buffer is told by its address."""
+        """Undo :meth:`register`. The buffer is told by its address; no job may be using GPU memory of it."""
         self._core.unregister(buffer)
 
     # ---- durability, numbers ----
@@ -536,6 +538,7 @@ def open(
     failures_max: int | None = None,
     reclaim_order: ReclaimOrder | None = None,
     free_regions_target: int | None = None,
+    gpu_direct: GpuDirect | None = None,
     lease_s: float | None = None,
     orphan_quarantine_s: float | None = None,
     refresh_interval_ms: float | None = None,
@@ -574,6 +577,9 @@ def open(
     reclaim_order : which region goes first: ``"lru"`` (default), none of whose blocks was used for longest; ``"fifo"``,
         that was written longest ago, whatever was read since. One without a live block goes before all others.
     free_regions_target : regions per device that background reclaim keeps free (2).
+    gpu_direct : whether gets read straight into GPU memory by cuFile (docs/gpu.md): ``"off"`` (default); ``"auto"``,
+        once that was proven on the GPU, and through host memory otherwise; ``"on"``, also where cuFile itself copies
+        through host memory, and a job with GPU memory is refused where it cannot be.
     lease_s : shared mode: writing stops at half of this without word from the engine (10 s; 1 to 3,600).
     orphan_quarantine_s : shared mode: when the regions of an opener that is out of sight, and not certainly gone, may
         be reused (3,600 s).
@@ -619,6 +625,7 @@ def open(
         "failures_max": failures_max,
         "reclaim_order": reclaim_order,
         "free_regions_target": free_regions_target,
+        "gpu_direct": gpu_direct,
         "mode": mode,
         "engine": _check_mode(mode, engine, read_only),
         "lease_s": None if lease_s is None else seconds(lease_s, "lease_s", _LEASE_S_MIN, _LEASE_S_MAX),

@@ -83,7 +83,7 @@ std::shared_ptr<JobHandle> put_many(PoolHandle& pool, uint32_t space, nb::object
   SubmitOptions options = parse_submit(tag, deadline_ms, priority);
   options.durable = durable;
 
-  auto buffers = std::make_unique<Buffers>(parse_stream(stream));
+  auto buffers = std::make_unique<Buffers>(parse_stream(stream), pool.direct_path());
   std::vector<Buffers::Block> blocks;
   blocks.reserve(keys.size());
   std::vector<PutItem> items(keys.size());
@@ -118,7 +118,7 @@ std::shared_ptr<JobHandle> get_many(PoolHandle& pool, uint32_t space, nb::object
   const std::vector<uint64_t> lengths = parse_u64s(nbytes_given, "nbytes", keys.size(), store::kWholeBlock, INT64_MAX);
   SubmitOptions options = parse_submit(tag, deadline_ms, priority);
 
-  auto buffers = std::make_unique<Buffers>(parse_stream(stream));
+  auto buffers = std::make_unique<Buffers>(parse_stream(stream), pool.direct_path());
   std::vector<Buffers::Block> blocks;
   blocks.reserve(keys.size());
   std::vector<GetItem> items(keys.size());
@@ -172,7 +172,7 @@ ItemOutcome put_one(PoolHandle& pool, uint32_t space, nb::object key_given, nb::
   } else {
     texts.add(parent_given, {"parent"}, kParentLimits);
   }
-  auto buffers = std::make_unique<Buffers>(parse_stream(stream));
+  auto buffers = std::make_unique<Buffers>(parse_stream(stream), pool.direct_path());
   const Buffers::Block block = buffers->add(value, Access::kRead, {"value"});
   PutItem item;
   item.space = SpaceId{space};
@@ -203,7 +203,7 @@ std::optional<uint64_t> get_one(PoolHandle& pool, uint32_t space, nb::object key
   Texts texts;
   texts.add(key_given, {"key"}, kKeyLimits);
   texts.add(salt_given, {"salt"}, kSaltLimits);
-  auto held = std::make_unique<Buffers>(parse_stream(stream));
+  auto held = std::make_unique<Buffers>(parse_stream(stream), pool.direct_path());
   Buffers& buffers = *held;
   const Buffers::Block block = buffers.add(out, Access::kWrite, {"out"});
   GetItem item;

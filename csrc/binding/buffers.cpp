@@ -285,7 +285,7 @@ void Buffers::add_device_memory(const DevicePart& part, const Where& where, Py_s
     raise_invalid(text + " says that it is on GPU " + std::to_string(*part.device) + ", CUDA that it is on GPU " +
                   std::to_string(device));
   }
-  if (!device_memory_) device_memory_ = std::make_shared<gpu::DeviceMemory>();
+  if (!device_memory_) device_memory_ = std::make_shared<gpu::DeviceMemory>(direct_);
   const bool is_ours = part.is_ordered_by_us && !stream_;
   place_of_segment_ =
       static_cast<int32_t>(checked(device_memory_->place_of(device, stream_ ? stream_ : part.stream, !is_ours)));
@@ -294,11 +294,30 @@ void Buffers::add_device_memory(const DevicePart& part, const Where& where, Py_s
 
 std::shared_ptr<store::MemoryMover> Buffers::begin_device_memory(store::Store& store, bool holds) {
   if (!device_memory_) return nullptr;
-  check(without_gil([&] {
-    store.prepare_mover(*device_memory_);  // may wait for all streams, so before one of them is held
+  check(without_gil([&]() -> Status {
+    KVS_TRY(store.prepare_mover(*device_memory_));  // may wait for all streams, so before one of them is held
     return device_memory_->begin(holds);
   }));
   return std::move(device_memory_);
+}
+
+Status Buffers::register_device_memory(store::Store& store) {
+  if (direct_ == nullptr) return Status(Code::kUnsupported, "gpu_direct is off: GPU memory is used as it is");
+  const iovec memory = segments_.front();
+  return without_gil([&]() -> Status {
+    KVS_TRY(store.prepare_mover(*device_memory_));
+    KVS_ASSIGN(const int gpu, gpu::device_of_pointer(reinterpret_cast<uint64_t>(memory.iov_base)));
+    gpu::DirectReads* const reads = direct_->reads_of(gpu);
+    if (reads == nullptr) return Status(Code::kUnsupported, direct_->state());
+    return reads->register_memory(memory.iov_base, memory.iov_len);
+  });
+}
+
+void Buffers::unregister_device_memory() {
+  void* const base = segments_.front().iov_base;
+  const Result<int> gpu = gpu::device_of_pointer(reinterpret_cast<uint64_t>(base));
+  gpu::DirectReads* const reads = gpu.ok() && direct_ ? direct_->reads_of(gpu.value()) : nullptr;
+  if (reads != nullptr) reads->unregister_memory(base);
 }
 
 void Buffers::add_dlpack(nb::handle object, Access access, const Where& where, Py_ssize_t segment) {

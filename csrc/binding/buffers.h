@@ -40,7 +40,9 @@ class Buffers {
   };
 
   // `stream`: a CUstream that what is given of a GPU is ordered with, whatever the objects say themselves.
-  explicit Buffers(std::optional<uint64_t> stream = std::nullopt) : stream_(stream) {}
+  // `direct`: what may read a pool's devices straight into such memory.
+  explicit Buffers(std::optional<uint64_t> stream = std::nullopt, std::shared_ptr<gpu::DirectPath> direct = nullptr)
+      : stream_(stream), direct_(std::move(direct)) {}
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
   ~Buffers() { release(); }
@@ -53,6 +55,10 @@ class Buffers {
   // Once all blocks are added: what reaches GPU memory among them, ordered behind its streams, which with `holds` wait
   // for the job. Null: it is all in host memory.
   std::shared_ptr<store::MemoryMover> begin_device_memory(store::Store& store, bool holds);
+
+  // With one block added, in GPU memory: registers it with the direct path (csrc/gpu/direct_reads.h).
+  Status register_device_memory(store::Store& store);
+  void unregister_device_memory();
 
   // Gives everything back. Only when no I/O can touch the memory any more.
   void release();
@@ -81,6 +87,7 @@ class Buffers {
   void add_dlpack(nb::handle object, Access access, const Where& where, Py_ssize_t segment);
 
   std::optional<uint64_t> stream_;
+  std::shared_ptr<gpu::DirectPath> direct_;
   std::shared_ptr<gpu::DeviceMemory> device_memory_;
   int32_t place_of_segment_ = kHost;  // the one added last
   std::vector<iovec> segments_;

@@ -56,6 +56,14 @@ const char* reclaim_order_word(store::ReclaimOrder order) {
   return "lru";
 }
 
+gpu::GpuDirect parse_gpu_direct(nb::handle value) {
+  const std::string word = parse_text(value, {"gpu_direct"});
+  if (word == "off") return gpu::GpuDirect::kOff;
+  if (word == "auto") return gpu::GpuDirect::kAuto;
+  if (word == "on") return gpu::GpuDirect::kOn;
+  raise_invalid("gpu_direct is '" + word + "', allowed are 'off', 'auto' and 'on'");
+}
+
 // The kernel refuses: no such feature, or the memory lock limit. The memory is used all the same, unregistered.
 bool only_unregistered(const Status& status) {
   return status.code() == Code::kUnsupported || status.io_errno() == ENOMEM;
@@ -146,6 +154,7 @@ nb::dict default_options() {
   dict["pins_max"] = options.pins_max;
   dict["reclaim_order"] = reclaim_order_word(options.reclaim_order);
   dict["free_regions_target"] = options.free_regions_target;
+  dict["gpu_direct"] = "off";
   return dict;
 }
 
@@ -158,6 +167,7 @@ nb::dict stats(const PoolHandle& pool) {
     dict[name.c_str()] = whole ? nb::object(nb::int_(static_cast<int64_t>(value))) : nb::object(nb::float_(value));
   }
   for (const auto& [name, value] : store->texts()) dict[name.c_str()] = value;
+  dict["gpu_direct"] = pool.direct_path() ? pool.direct_path()->state() : "off";
   return dict;
 }
 
@@ -225,16 +235,24 @@ std::shared_ptr<PoolHandle> PoolHandle::open(const std::vector<std::string>& pat
     nb::del(given["engine"]);
     if (!python_engine.is_none()) engine = bridge_engine(std::move(python_engine));
   }
+  auto gpu_direct = gpu::GpuDirect::kOff;
+  if (given.contains("gpu_direct")) {
+    if (!given["gpu_direct"].is_none()) gpu_direct = parse_gpu_direct(given["gpu_direct"]);
+    nb::del(given["gpu_direct"]);
+  }
   store::StoreOptions options = parse_store_options(given);
   options.shared.engine = engine.get();
   auto opened = without_gil([&] { return store::Store::open(paths, options); });
-  return std::make_shared<PoolHandle>(unwrap(std::move(opened)), std::move(engine));
+  auto pool = std::make_shared<PoolHandle>(unwrap(std::move(opened)), std::move(engine));
+  if (gpu_direct != gpu::GpuDirect::kOff) pool->direct_path_ = std::make_shared<gpu::DirectPath>(gpu_direct);
+  return pool;
 }
 
 PoolHandle::~PoolHandle() {
   if (store_ == nullptr) return;
   if (fork_generation_ != device::fork_generation()) {
     leak_value(store_);
+    leak_value(direct_path_);
     (void)engine_.release();
     for (auto& [base, buffers] : registered_) buffers->leak();
     in_flight_.abandon();
@@ -246,9 +264,12 @@ PoolHandle::~PoolHandle() {
   in_flight_.sweep_all();
   if (!closed.ok()) {
     leak_value(store);
+    leak_value(direct_path_);
     (void)engine_.release();
     for (auto& [base, buffers] : registered_) buffers->leak();
     in_flight_.abandon();
+  } else if (direct_path_) {
+    without_gil([&] { direct_path_->close(); });
   }
 }
 
@@ -266,8 +287,11 @@ void PoolHandle::close(uint64_t timeout_ns) {
   in_flight_.sweep_all();
   if (closed.code() == Code::kTimeout || in_flight_.size() != 0) {
     leak_value(store);
+    leak_value(direct_path_);
     for (auto& [base, buffers] : registered_) buffers->leak();
     in_flight_.abandon();
+  } else if (direct_path_) {
+    without_gil([&] { direct_path_->close(); });
   }
   registered_.clear();
   without_gil([&] { store.reset(); });
@@ -305,15 +329,16 @@ std::shared_ptr<JobHandle> PoolHandle::keep(store::JobRef job, std::shared_ptr<s
 
 Status PoolHandle::register_buffer(nb::object buffer) {
   const std::shared_ptr<store::Store> store = this->store();
-  auto held = std::make_unique<Buffers>();
+  auto held = std::make_unique<Buffers>(std::nullopt, direct_path_);
   const Buffers::Block block = held->add(buffer, Access::kWrite, {"buffer"});
   if (block.count != 1) raise_invalid("buffer has " + number_text(block.count) + " segments: register them one by one");
-  if (block.memory_place >= 0) raise_invalid("buffer is in the memory of a GPU: only host memory is registered");
   const iovec memory = *held->segments(block);
   if (registered_.contains(memory.iov_base)) {
     raise_invalid("buffer is registered already");
   }
-  Status status = without_gil([&] { return store->register_memory(memory.iov_base, memory.iov_len); });
+  const bool is_on_gpu = block.memory_place >= 0;
+  Status status = is_on_gpu ? held->register_device_memory(*store)
+                            : without_gil([&] { return store->register_memory(memory.iov_base, memory.iov_len); });
   if (!status.ok() && !only_unregistered(status)) throw StatusError(std::move(status));
   registered_[memory.iov_base] = std::move(held);
   return status;
@@ -326,8 +351,12 @@ void PoolHandle::unregister_buffer(nb::object buffer) {
   void* const base = view.segments(block)->iov_base;
   const auto found = registered_.find(base);
   if (found == registered_.end()) raise_invalid("buffer is not registered");
-  Status status = without_gil([&] { return store->unregister_memory(base); });
-  if (!only_unregistered(status)) check(std::move(status));
+  if (block.memory_place >= 0) {
+    found->second->unregister_device_memory();
+  } else {
+    Status status = without_gil([&] { return store->unregister_memory(base); });
+    if (!only_unregistered(status)) check(std::move(status));
+  }
   const std::unique_ptr<Buffers> held = std::move(found->second);
   registered_.erase(found);
 }
@@ -373,6 +402,7 @@ void bind_pool(nb::module_& module) {
   bind_format(module);
   bind_simulated(module);
   bind_cluster(module);
+  bind_direct(module);
 }
 
 }  // namespace kvstore::binding

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "binding/job.h"
+#include "gpu/direct_path.h"
 #include "store/format_device.h"
 #include "store/store.h"
 
@@ -43,6 +44,8 @@ class PoolHandle {
   std::shared_ptr<JobHandle> keep(store::JobRef job, std::shared_ptr<store::Store> store,
                                   std::unique_ptr<Buffers> buffers);
   InFlight& in_flight() { return in_flight_; }
+  // How its blocks get into GPU memory; null: through host memory.
+  const std::shared_ptr<gpu::DirectPath>& direct_path() const { return direct_path_; }
 
   // Ok, or kUnsupported with the reason why the memory is used unregistered.
   Status register_buffer(nb::object buffer);
@@ -54,6 +57,7 @@ class PoolHandle {
 
   std::unique_ptr<cluster::MetadataEngine> engine_;  // shared mode: outlives the store
   std::shared_ptr<store::Store> store_;
+  std::shared_ptr<gpu::DirectPath> direct_path_;
   InFlight in_flight_;
   std::map<void*, std::unique_ptr<Buffers>> registered_;
   uint64_t fork_generation_;
@@ -68,6 +72,7 @@ void bind_format(nb::module_& module);
 void bind_simulated(nb::module_& module);
 void bind_cluster(nb::module_& module);
 void bind_gpu(nb::module_& module);
+void bind_direct(nb::module_& module);
 
 store::StoreOptions parse_store_options(nb::dict given);
 store::FormatOptions parse_format_options(nb::dict given);

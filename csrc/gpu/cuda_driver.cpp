@@ -88,6 +88,7 @@ Result<CudaDriver> CudaDriver::load(const std::string& library) {
   symbols.need(driver.module_load, "cuModuleLoadData");
   symbols.need(driver.module_function, "cuModuleGetFunction");
   symbols.need(driver.launch_kernel, "cuLaunchKernel");
+  symbols.find(driver.device_bus_id, "cuDeviceGetPCIBusId");
   symbols.find(driver.stream_wait_value32, "cuStreamWaitValue32_v2");
   if (!symbols.missing().empty()) {
     return Status(kvstore::Code::kUnsupported, format_text("%s has no %s: a driver of CUDA 11 or later is needed",

@@ -94,6 +94,7 @@ class CudaDriver {
                             unsigned block_y, unsigned block_z, unsigned shared_bytes, cu::Stream stream,
                             void** arguments, void** extra) = nullptr;
   // Null where the driver is too old.
+  cu::Code (*device_bus_id)(char* name, int bytes, cu::Device device) = nullptr;
   cu::Code (*stream_wait_value32)(cu::Stream stream, cu::DevicePointer address, uint32_t value,
                                   unsigned flags) = nullptr;
 

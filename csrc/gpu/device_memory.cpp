@@ -4,6 +4,7 @@
 #include "gpu/device_memory.h"
 
 #include "base/mutation.h"
+#include "gpu/gpu_place.h"
 
 namespace kvstore::gpu {
 
@@ -86,13 +87,38 @@ void DeviceMemory::when_ready(std::function<void()> ready) {
   }
 }
 
+Status DeviceMemory::meet(std::span<const store::PoolDevice> devices) {
+  for (const Place& place : places_) {
+    if (direct_ != nullptr) {
+      KVS_TRY(direct_->use(*place.gpu, devices));
+    }
+  }
+  return {};
+}
+
+bool DeviceMemory::reads_directly(uint32_t place, uint16_t device) {
+  DirectReads* const direct = direct_ ? direct_->reads_of(places_[place].gpu->device()) : nullptr;
+  return direct != nullptr && direct->reads(device);
+}
+
+void DeviceMemory::refuse_direct(uint32_t place, uint16_t device, const Status& why) {
+  direct_->reads_of(places_[place].gpu->device())->refuse(device, why);
+}
+
 void DeviceMemory::start(store::MemoryMove& move, store::MoveListener& listener) {
-  places_[move.place].gpu->start(move, listener);
+  Bounce* const gpu = places_[move.place].gpu;
+  move.direct ? direct_->reads_of(gpu->device())->start(move, listener) : gpu->start(move, listener);
 }
 
 void DeviceMemory::job_ended() {
   if (ended_.exchange(true)) return;
   for (const auto& [gpu, slot] : holds_) gpu->let_go(slot);
+}
+
+// Of the first GPU: a process drives one as a rule, and staging is in one place.
+int DeviceMemory::near_node() {
+  if (places_.empty()) return -1;
+  return numa_node_of_gpu(places_.front().gpu->driver(), places_.front().gpu->device());
 }
 
 Result<std::unique_ptr<store::PinnedMemory>> DeviceMemory::pin(void* base, uint64_t bytes) {

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "gpu/bounce.h"
+#include "gpu/direct_path.h"
 #include "store/memory_mover.h"
 
 namespace kvstore::gpu {
@@ -35,7 +36,8 @@ Result<uint64_t> order_stream(int device);
 
 class DeviceMemory final : public store::MemoryMover {
  public:
-  DeviceMemory() = default;
+  // `direct`: what may read the pool's devices straight into this memory; null: everything goes through staging.
+  explicit DeviceMemory(std::shared_ptr<DirectPath> direct = nullptr) : direct_(std::move(direct)) {}
   ~DeviceMemory() override;
 
   // The number by which the mover knows memory of a GPU whose work is on `stream`, a CUstream (1: the legacy default
@@ -47,8 +49,12 @@ class DeviceMemory final : public store::MemoryMover {
   Status begin(bool holds);
 
   void when_ready(std::function<void()> ready) override;
+  Status meet(std::span<const store::PoolDevice> devices) override;
+  bool reads_directly(uint32_t place, uint16_t device) override;
+  void refuse_direct(uint32_t place, uint16_t device, const Status& why) override;
   void start(store::MemoryMove& move, store::MoveListener& listener) override;
   void job_ended() override;
+  int near_node() override;
   Result<std::unique_ptr<store::PinnedMemory>> pin(void* base, uint64_t bytes) override;
 
  private:
@@ -57,6 +63,7 @@ class DeviceMemory final : public store::MemoryMover {
     std::optional<uint64_t> stream;
     bool may_hold;
   };
+  const std::shared_ptr<DirectPath> direct_;
   std::vector<Place> places_;
   std::vector<std::pair<Bounce*, cu::Event>> marks_;
   std::vector<std::pair<Bounce*, uint32_t>> holds_;

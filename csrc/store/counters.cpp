@@ -23,6 +23,8 @@ std::vector<std::pair<std::string, double>> Counters::list() const {
       {"bytes_read_metadata", &bytes_read_metadata},
       {"bytes_staged", &bytes_staged},
       {"bytes_bounced", &bytes_bounced},
+      {"bytes_direct", &bytes_direct},
+      {"bytes_compat", &bytes_compat},
       {"pieces_fixed", &pieces_fixed},
       {"reads_inline", &reads_inline},
       {"checksum_mismatches", &checksum_mismatches},

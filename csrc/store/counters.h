@@ -31,6 +31,8 @@ struct Counters {
   Counter bytes_read_metadata{0};
   Counter bytes_staged{0};         // moved through staging instead of in place
   Counter bytes_bounced{0};        // of those, between staging and memory that the CPU does not reach
+  Counter bytes_direct{0};         // read by a mover straight into such memory
+  Counter bytes_compat{0};         // the same in name: its library copied them through host memory
   Counter pieces_fixed{0};         // of registered memory
   Counter reads_inline{0};         // on the caller's own thread
   Counter checksum_mismatches{0};  // first attempts that did not verify

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "base/mutation.h"
+#include "base/numa.h"
 
 namespace kvstore::store {
 
@@ -126,9 +127,10 @@ void Engine::wake() {
   if (sleeping_.load(std::memory_order_seq_cst) && queue_) queue_->wake();
 }
 
-Status Engine::set_memory(const MemoryMap& memory) {
+Status Engine::set_memory(const MemoryMap& memory, int staging_node) {
   std::promise<Status> done;
   std::future<Status> outcome = done.get_future();
+  Status moved;
   const auto apply = [&](bool drained) {
     if (!drained) {
       // What the ring knows by number is not what callers have any more: slower, never wrong.
@@ -136,17 +138,21 @@ Status Engine::set_memory(const MemoryMap& memory) {
       done.set_value(Status(Code::kBusy, "memory cannot be registered while requests are stuck in the device"));
       return;
     }
+    if (staging_node >= 0) {
+      (void)queue_->register_buffers({});  // pages that the ring has pinned cannot be moved
+      moved = move_to_numa_node(staging_.arena().data(), staging_.arena().size(), staging_node);
+    }
     MemoryMap map = memory;
     map.add(staging_.arena().data(), staging_.arena().size());
-    Status status = queue_->register_buffers(map.pieces());
-    if (status.ok()) {
+    const Status registered = queue_->register_buffers(map.pieces());
+    if (registered.ok()) {
       memory_ = std::move(map);
     } else {
       // What was registered and still may be: never what is being taken away, whose pages the caller frees next.
       memory_.keep_only(map);
       if (!queue_->register_buffers(memory_.pieces()).ok()) memory_ = MemoryMap{};  // slower, never wrong
     }
-    done.set_value(std::move(status));
+    done.set_value(registered.ok() ? std::move(moved) : registered);
   };
   if (!options_.threaded) {
     apply(true);
@@ -218,6 +224,7 @@ bool Engine::turn(uint64_t wait_ns) {
     sleeping_.store(true, std::memory_order_seq_cst);
     if (inbox_filled_.load(std::memory_order_seq_cst)) timeout_ns = 0;
   }
+  if (done_first_ != nullptr) timeout_ns = 0;  // of prefetched blocks
   const uint64_t polled_ns = clock_.monotonic_ns();
   Result<uint32_t> count = queue_->poll(completed_, timeout_ns, completions_worth_waiting_for());
   sleeping_.store(false, std::memory_order_relaxed);
@@ -318,8 +325,12 @@ void Engine::begin_item(Item& item) {
   item.failure = Code::kOk;
   item.next_byte = 0;
   const bool is_put = item.job->kind() == JobKind::kPut;
-  item.stage = !is_put && item.page_hashes && wants_part(item) ? ItemStage::kReadTable : ItemStage::kPayload;
+  const bool is_prefetched = item.prefetched.size() != 0;
+  const bool needs_table = !is_put && item.page_hashes && wants_part(item) && !is_prefetched;
+  item.stage = needs_table ? ItemStage::kReadTable : ItemStage::kPayload;
   item.end_byte = stage_bytes(item);
+  item.went_direct = false;
+  if (is_prefetched) item.verify = false;  // it was
   item.nodes.assign(ceil_div(item.payload_bytes, kPieceBytes), 0);
   if (item.page_hashes && (is_put || item.stage == ItemStage::kReadTable)) {
     item.pages.assign(ceil_div(item.payload_bytes, kPageBytes), 0);
@@ -388,7 +399,10 @@ bool Engine::submit_next_piece(Item& item, bool is_store) {
     return true;
   }
   const bool table = item.stage != ItemStage::kPayload;
-  const bool staged = table || item.staged || !item.pages_in_place;
+  const auto number = static_cast<uint32_t>(item.next_byte / kPieceBytes);
+  const uint64_t byte_count = std::min((uint64_t{number} + 1) * kPieceBytes, item.end_byte) - item.next_byte;
+  const bool direct = !is_store && !table && may_go_direct(item, item.next_byte, byte_count);
+  const bool staged = !direct && (table || item.staged || !item.pages_in_place);
   uint8_t* staging = nullptr;
   if (staged) {
     staging = staging_.take();
@@ -403,8 +417,8 @@ bool Engine::submit_next_piece(Item& item, bool is_store) {
   piece.stage = item.stage;
   piece.staging = staging;
   piece.first_byte = item.next_byte;
-  piece.number = static_cast<uint32_t>(item.next_byte / kPieceBytes);
-  piece.byte_count = std::min((uint64_t{piece.number} + 1) * kPieceBytes, item.end_byte) - item.next_byte;
+  piece.number = number;
+  piece.byte_count = byte_count;
   piece.transfer_bytes = align_up(piece.byte_count, kPageBytes);
   piece.attempts = 0;
   piece.stuck = false;
@@ -428,6 +442,9 @@ bool Engine::submit_next_piece(Item& item, bool is_store) {
   } else if (staged) {
     place_in_staging(piece, is_store);
     add(counters_.bytes_staged, piece.byte_count);
+  } else if (direct) {
+    plan_direct_read(piece);
+    item.went_direct = true;
   } else {
     place_in_caller_memory(piece);
     if (is_store) fill_last_page(piece);
@@ -442,11 +459,11 @@ bool Engine::submit_next_piece(Item& item, bool is_store) {
     (is_store ? contended_store_bytes_ : contended_load_bytes_) += piece.transfer_bytes;
   }
   take_window(piece);
-  if (moved_in) {
-    ++moving_in_;
-    start_move(piece);
+  moving_in_ += moved_in ? 1 : 0;
+  if (item.prefetched.size() != 0) {
+    copy_prefetched(piece);
   } else {
-    send(piece);
+    moved_in || direct ? start_move(piece) : send(piece);
   }
   return true;
 }
@@ -505,12 +522,23 @@ void Engine::collect(std::span<device::IoRequest*> completed) {
       continue;
     }
     request->result = result;
-    give_window_back(piece);
-    piece.state = PieceState::kCompleted;
-    piece.next = nullptr;
-    *done_last_ = &piece;
-    done_last_ = &piece.next;
+    put_in_line(piece);
   }
+}
+
+void Engine::put_in_line(Piece& piece) {
+  give_window_back(piece);
+  piece.state = PieceState::kCompleted;
+  piece.next = nullptr;
+  *done_last_ = &piece;
+  done_last_ = &piece.next;
+}
+
+// Into pinned staging, from where the mover takes it as it does what was read.
+void Engine::copy_prefetched(Piece& piece) {
+  std::memcpy(piece.staging, piece.item->prefetched.data() + piece.first_byte, piece.byte_count);
+  piece.outcome = device::IoOutcome::kDone;
+  put_in_line(piece);
 }
 
 void Engine::free_piece(Piece& piece) {
@@ -564,6 +592,13 @@ void Engine::piece_over(Piece& piece) {
 
 // ---- memory that the CPU does not reach ------------------------------------------------------------------------
 
+// I11: a read with a deadline may have to answer before the device does, so the device never has the caller's memory.
+bool Engine::may_go_direct(const Item& item, uint64_t first, uint64_t count) const {
+  return item.mover != nullptr && !item.by_staging && item.prefetched.size() == 0 &&
+         item.job->deadline_at_ns() == UINT64_MAX && wants_whole_pages(item, first, count) &&
+         item.mover->reads_directly(item.memory_place, item.place.device);
+}
+
 void Engine::start_move(Piece& piece) {
   piece.state = PieceState::kMoving;
   piece.move.outcome = {};
@@ -584,6 +619,7 @@ void Engine::finish_move(Piece& piece) {
   Item& item = *piece.item;
   pieces_in_flight_.fetch_sub(1, std::memory_order_relaxed);
   piece.state = PieceState::kCompleted;
+  if (piece.move.direct) return finish_direct_read(piece);
   if (piece.move.to_caller) {
     --item.pieces_moving;
   } else {
@@ -597,6 +633,20 @@ void Engine::finish_move(Piece& piece) {
   }
   if (piece.move.to_caller) return piece_over(piece);
   to_write_.push_back(&piece);
+}
+
+void Engine::finish_direct_read(Piece& piece) {
+  Item& item = *piece.item;
+  --item.pieces_moving;
+  give_window_back(piece);
+  if (piece.move.outcome.ok()) {
+    add(piece.move.read.through_host ? counters_.bytes_compat : counters_.bytes_direct, piece.byte_count);
+    if (item.failure == Code::kOk) read_was(piece, piece.move.read.nodes);
+  } else if (item.failure == Code::kOk) {
+    item.failure = Code::kIo;
+    item.direct_failure = piece.move.outcome;
+  }
+  piece_over(piece);
 }
 
 // Puts' pieces that are in staging now go to the device; the claim may have grown old meanwhile.
@@ -621,27 +671,35 @@ bool Engine::send_moved() {
 
 void Engine::finish_read_piece(Piece& piece) {
   Item& item = *piece.item;
-  add(counters_.bytes_read_payload, piece.transfer_bytes);
-  busy_bytes_ += piece.transfer_bytes;
   if (piece.stage == ItemStage::kReadTable) {
+    add(counters_.bytes_read_payload, piece.transfer_bytes);
+    busy_bytes_ += piece.transfer_bytes;
     std::memcpy(reinterpret_cast<uint8_t*>(item.pages.data()) + piece.first_byte, piece.staging, piece.byte_count);
     return;
   }
-  if (item.verify) {
-    uint64_t nodes[kPieceBytes / kPageBytes];
-    const uint32_t count = piece_page_nodes(piece, nodes);
-    if (item.pages.empty()) {
-      item.nodes[piece.number] = piece_node_of_pages({nodes, count});
-    } else if (std::memcmp(nodes, item.pages.data() + piece.first_byte / kPageBytes, count * sizeof(uint64_t)) != 0 &&
-               KVS_RULE(I5_pages_are_checked)) {
-      item.failure = Code::kCorrupt;  // the table was verified against the root; these pages do not match it
-      return;
-    }
-  }
+  uint64_t nodes[kPieceBytes / kPageBytes];
+  const uint32_t count = item.verify ? piece_page_nodes(piece, nodes) : 0;
+  read_was(piece, {nodes, count});
+  if (item.failure != Code::kOk) return;
   if (item.mover != nullptr) {
     if (plan_move_out(piece)) start_move(piece);
   } else {
     piece.staging != nullptr ? copy_out_staging(piece) : copy_out_last_page(piece);
+  }
+}
+
+// The piece's payload is in memory; `nodes` are those of its pages, where they are to be verified.
+void Engine::read_was(Piece& piece, std::span<const uint64_t> nodes) {
+  Item& item = *piece.item;
+  if (item.prefetched.size() != 0) return;
+  add(counters_.bytes_read_payload, piece.transfer_bytes);
+  busy_bytes_ += piece.transfer_bytes;
+  if (!item.verify) return;
+  if (item.pages.empty()) {
+    item.nodes[piece.number] = piece_node_of_pages(nodes);
+  } else if (std::memcmp(nodes.data(), item.pages.data() + piece.first_byte / kPageBytes, nodes.size_bytes()) != 0 &&
+             KVS_RULE(I5_pages_are_checked)) {
+    item.failure = Code::kCorrupt;  // the table was verified against the root; these pages do not match it
   }
 }
 
@@ -686,12 +744,15 @@ void Engine::item_pieces_done(Item& item) {
 }
 
 void Engine::finish_read(Item& item) {
-  const auto again = [&] {
-    item.reread = true;
+  const auto start_over = [&] {
     begin_item(item);
     item.queued = true;
     loads_.push_front(&item);
     fill();
+  };
+  const auto again = [&] {
+    item.reread = true;
+    start_over();
   };
   if (item.failure == Code::kOk && item.stage == ItemStage::kReadTable) {
     for (size_t i = 0; i < item.nodes.size(); ++i) {
@@ -711,11 +772,25 @@ void Engine::finish_read(Item& item) {
     }
     item.failure = Code::kCorrupt;
   }
-  const bool by_root = item.verify && item.pages.empty() && KVS_RULE(I5_the_engine_checks);
+  const bool by_root = item.verify && item.pages.empty() && KVS_RULE(I5_the_engine_checks) &&
+                       (!item.went_direct || KVS_RULE(G4_what_was_read_directly_is_verified));
   if (item.failure == Code::kOk && by_root && item_root(item) != item.checksum) item.failure = Code::kCorrupt;
+  if (item.went_direct && item.failure == Code::kCorrupt) {
+    item.direct_failure = Status(Code::kCorrupt, "it read other bytes than were put");
+  }
+  if (item.went_direct && !item.direct_failure.ok() && (item.failure == Code::kCorrupt || item.failure == Code::kIo) &&
+      KVS_RULE(G4_staging_has_the_last_word)) {
+    item.by_staging = true;  // a direct read says nothing of the block: one through staging does
+    item.pages.clear();
+    return start_over();
+  }
+  if (item.failure != Code::kOk) item.direct_failure = {};  // the block is to blame, or the device
 
   ItemResult result{.status = ItemStatus::kHit, .bytes = item.wanted_bytes};
   if (item.failure == Code::kOk) {
+    if (!item.direct_failure.ok() && KVS_RULE(G4_a_wrong_path_is_not_taken_again)) {
+      item.mover->refuse_direct(item.memory_place, item.place.device, item.direct_failure);
+    }
     add(counters_.hits);
     add(counters_.bytes_got, item.wanted_bytes);
     if (options_.verify == Verify::kFirstRead && item.verify) catalog_.mark_verified(item);
@@ -758,6 +833,7 @@ void Engine::finish_read(Item& item) {
 
 void Engine::end_item(Item& item) {
   item.phase = ItemPhase::kFinished;
+  item.prefetched = {};
   if (item.job->kind() != JobKind::kPut) {
     queued_load_bytes_.fetch_sub(item.payload_bytes, std::memory_order_relaxed);
     forget_deadline(item);

@@ -64,8 +64,9 @@ class Engine : public MoveListener {
     wake();
   }
 
-  // Replaces the registered memory. Blocks until the engine thread did it. Engine staging is always part of it.
-  Status set_memory(const MemoryMap& memory);
+  // Replaces the registered memory. Blocks until the engine thread did it. Engine staging is always part of it; with a
+  // `staging_node` its pages are moved to that NUMA node first.
+  Status set_memory(const MemoryMap& memory, int staging_node = -1);
 
   void move_ended(MemoryMove& move) override;
   AlignedBuffer& staging_arena() { return staging_.arena(); }
@@ -95,17 +96,22 @@ class Engine : public MoveListener {
   void forget_deadline(Item& item);
   void refuse_put(Item& item, const Status& why);
   void send(Piece& piece);
+  void copy_prefetched(Piece& piece);
+  void put_in_line(Piece& piece);  // to be finished
   void collect(std::span<device::IoRequest*> completed);
   void finish_piece(Piece& piece);
   void piece_over(Piece& piece);
+  bool may_go_direct(const Item& item, uint64_t first, uint64_t count) const;
   void start_move(Piece& piece);
   void finish_move(Piece& piece);
+  void finish_direct_read(Piece& piece);
   bool send_moved();
   // Places in the queue that pieces of puts will take once they are in staging.
   uint32_t places_promised() const { return moving_in_ + static_cast<uint32_t>(to_write_.size()); }
   void take_window(Piece& piece);
   void give_window_back(const Piece& piece);
   void finish_read_piece(Piece& piece);
+  void read_was(Piece& piece, std::span<const uint64_t> nodes);
   void finish_write_piece(Piece& piece);
   void item_pieces_done(Item& item);
   void finish_read(Item& item);

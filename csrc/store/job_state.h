@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/aligned.h"
 #include "format/descriptor.h"
 #include "store/index.h"
 #include "store/job.h"
@@ -77,6 +78,10 @@ struct Item {
   uint64_t segment_bytes = 0;
   MemoryMover* mover = nullptr;  // the job's, when only it reaches this memory
   uint32_t memory_place = 0;
+  bool went_direct = false;     // pieces of it were read by the mover itself, in this attempt
+  bool by_staging = false;      // from now on all of it goes through staging
+  AlignedBuffer prefetched;     // all of the block, verified: it is read from here
+  Status direct_failure;        // of the attempt before, until a read through staging fails as well
   bool pages_in_place = false;  // every segment is aligned for DMA and whole pages (the last may be short)
 
   // The extent, and the part of the payload that is wanted.

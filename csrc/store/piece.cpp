@@ -100,6 +100,7 @@ void copy_out_staging(const Piece& piece) {
 
 bool plan_move_out(Piece& piece) {
   piece.move.to_caller = true;
+  piece.move.direct = false;
   piece.move.place = piece.item->memory_place;
   piece.move.host = piece.staging + (wanted_first(piece) - piece.first_byte);
   piece.move.runs.clear();
@@ -109,12 +110,36 @@ bool plan_move_out(Piece& piece) {
 
 void plan_move_in(Piece& piece) {
   piece.move.to_caller = false;
+  piece.move.direct = false;
   piece.move.place = piece.item->memory_place;
   piece.move.host = piece.staging;
   piece.move.runs.clear();
   for_each_run(*piece.item, piece.first_byte, piece.byte_count,
                [&](uint8_t* run, uint64_t bytes) { piece.move.runs.push_back({run, bytes}); });
   std::memset(piece.staging + piece.byte_count, 0, piece.transfer_bytes - piece.byte_count);
+}
+
+bool wants_whole_pages(const Item& item, uint64_t first, uint64_t count) {
+  if (first % kPageBytes != 0 || count % kPageBytes != 0) return false;
+  if (first < item.wanted_offset || first + count > item.wanted_offset + item.wanted_bytes) return false;
+  bool whole = true;
+  for_each_run(item, first - item.wanted_offset, count, [&](const uint8_t* run, uint64_t bytes) {
+    whole = whole && is_aligned(run, kPageBytes) && bytes % kPageBytes == 0;
+  });
+  return whole;
+}
+
+void plan_direct_read(Piece& piece) {
+  piece.move.to_caller = true;
+  piece.move.direct = true;
+  piece.move.place = piece.item->memory_place;
+  piece.move.host = nullptr;
+  piece.move.runs.clear();
+  for_each_wanted_run(piece, [&](uint8_t* run, uint64_t bytes) { piece.move.runs.push_back({run, bytes}); });
+  piece.move.read.device = piece.item->place.device;
+  piece.move.read.offset_bytes = piece.request.offset_bytes;
+  piece.move.read.wants_nodes = piece.item->verify;
+  piece.move.read.through_host = false;
 }
 
 uint32_t piece_page_nodes(const Piece& piece, uint64_t* nodes) {

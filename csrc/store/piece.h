@@ -71,6 +71,10 @@ void copy_out_staging(const Piece& piece);
 bool plan_move_out(Piece& piece);
 // And of a put's payload into staging; pads the last page there.
 void plan_move_in(Piece& piece);
+// Whether payload bytes [first, first + count) are whole pages, all of them wanted, in memory that is cut at pages.
+bool wants_whole_pages(const Item& item, uint64_t first, uint64_t count);
+// What is to be read from the device into that memory itself.
+void plan_direct_read(Piece& piece);
 
 // Page nodes of the piece's payload in order (at most 256), from wherever its bytes are.
 uint32_t piece_page_nodes(const Piece& piece, uint64_t* nodes);

@@ -50,7 +50,7 @@ void PrefetchCache::dropped(const Fingerprint& fingerprint, uint64_t job_id) {
   by_fingerprint_.erase(found);
 }
 
-bool PrefetchCache::take(const Item& item) {
+bool PrefetchCache::take(Item& item) {
   List taken;
   {
     std::lock_guard lock(mutex_);
@@ -64,7 +64,11 @@ bool PrefetchCache::take(const Item& item) {
     by_fingerprint_.erase(found);
     if (!same) return false;
   }
-  const Block& block = taken.front();
+  Block& block = taken.front();
+  if (item.mover != nullptr) {
+    item.prefetched = std::move(block.memory);
+    return true;
+  }
   uint64_t left = item.wanted_bytes;
   const uint8_t* source = block.memory.data() + item.wanted_offset;
   for (uint32_t i = 0; i < item.segment_count && left != 0; ++i) {

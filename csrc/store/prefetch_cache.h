@@ -32,8 +32,9 @@ class PrefetchCache {
   void filled(const Fingerprint& fingerprint, uint64_t job_id);
   void dropped(const Fingerprint& fingerprint, uint64_t job_id);
 
-  // Copies the staged block into the caller's segments and forgets it. False: not staged (yet), or another place.
-  bool take(const Item& item);
+  // Copies the staged block into the caller's segments and forgets it; where only a mover reaches those, gives the item
+  // its memory instead. False: not staged (yet), or another place.
+  bool take(Item& item);
 
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
 

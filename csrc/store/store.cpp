@@ -12,6 +12,7 @@
 #include <cstring>
 
 #include "base/checksum.h"
+#include "base/numa.h"
 #include "store/store_core.h"
 
 namespace kvstore::store {
@@ -391,10 +392,11 @@ Result<JobRef> Store::get(std::span<const GetItem> items, const SubmitOptions& o
       batch.complete_item(item, {.status = ItemStatus::kMiss});
     } else if (!set_wanted(batch, item, items[i])) {
       core.catalog->end_read(item);
-    } else if (item.wanted_bytes == 0 || (item.mover == nullptr && core.prefetched->take(item))) {
+    } else if (item.wanted_bytes == 0 || core.prefetched->take(item)) {
+      add(core.counters.prefetch_hits, item.wanted_bytes != 0);
+      if (item.prefetched.size() != 0) continue;  // an engine has it moved
       item.phase = ItemPhase::kFinished;
       add(core.counters.hits);
-      add(core.counters.prefetch_hits, item.wanted_bytes != 0);
       add(core.counters.bytes_got, item.wanted_bytes);
       core.catalog->end_read(item);
       batch.complete_item(item, {.status = ItemStatus::kHit, .bytes = item.wanted_bytes});
@@ -608,8 +610,13 @@ void StoreCore::pin_staging(MemoryMover& mover) {
   std::lock_guard lock(memory_mutex);
   if (staging_pins_asked) return;
   staging_pins_asked = true;
+  const int node = mover.near_node();
   for (auto& engine : engines) {
     AlignedBuffer& arena = engine->staging_arena();
+    if (node >= 0 && numa_node_of_memory(arena.data()) != node) {
+      const Status moved = engine->set_memory(memory, node);
+      if (!moved.ok()) staging_far = moved.message();
+    }
     Result<std::unique_ptr<PinnedMemory>> pinned = mover.pin(arena.data(), arena.size());
     if (pinned.ok()) {
       staging_pins.push_back(std::move(pinned).value());
@@ -619,9 +626,15 @@ void StoreCore::pin_staging(MemoryMover& mover) {
   }
 }
 
-void Store::prepare_mover(MemoryMover& mover) {
+Status Store::prepare_mover(MemoryMover& mover) {
   const StoreCore::Call call(*core_);
-  if (call.status().ok()) core_->pin_staging(mover);
+  KVS_TRY(call.status());
+  core_->pin_staging(mover);
+  std::vector<PoolDevice> devices;
+  for (size_t i = 0; i < core_->devices.size(); ++i) {
+    devices.push_back({core_->devices[i].get(), core_->superblocks[i].geometry.data_offset});
+  }
+  return mover.meet(devices);
 }
 
 Result<void*> Store::allocate(uint64_t bytes) {
@@ -763,6 +776,7 @@ std::vector<std::pair<std::string, std::string>> Store::texts() const {
     registered = !core.memory.pieces().empty();
     if (core.staging_pins_asked) bounce = "pinned";
     if (!core.staging_pin_refusal.empty()) bounce = "unpinned: " + core.staging_pin_refusal;
+    if (!core.staging_far.empty()) bounce += ", on another NUMA node than the GPU: " + core.staging_far;
   }
   return {
       {"verify", verify},

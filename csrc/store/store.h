@@ -103,8 +103,9 @@ class Store {
   Status register_memory(void* base, uint64_t bytes);
   Status unregister_memory(void* base);
 
-  // Pins staging for a mover, with its first job or here: before anything is held that pinning may wait for.
-  void prepare_mover(MemoryMover& mover);
+  // Before anything is held that this may wait for: pins staging for a mover, unless a job has done so, and shows it
+  // the devices. An error: the mover cannot do what it was asked for.
+  Status prepare_mover(MemoryMover& mover);
 
   // ---- events ----
   // Evicted and lost blocks, in order, at most `limit` undelivered; more are counted and the feed says overflowed.

@@ -64,6 +64,7 @@ class StoreCore {
   // The engines' staging, for memory that only a mover reaches; asked for with the first job that has one.
   bool staging_pins_asked = false;
   std::string staging_pin_refusal;
+  std::string staging_far;  // why it is not on the mover's NUMA node, when it could be known
   std::vector<std::unique_ptr<PinnedMemory>> staging_pins;
 
   Engine& engine_of(uint16_t device) { return *engines[device % engines.size()]; }

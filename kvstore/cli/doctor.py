@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Say what is wrong, or slower than it need be, and how to mend it.
 
-Without a PATH the machine is looked at, with one also the device. Writes nothing, and never calls into CUDA or cuFile.
+Without a PATH the machine is looked at, with one also the device. Writes nothing. Calls into CUDA and cuFile only with
+--gpu, in a process of its own.
 
   kvstore doctor /dev/disk/by-id/nvme-eui.0025…
+  kvstore doctor --gpu 0 /dev/disk/by-id/nvme-eui.0025…
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from rich.text import Text
 from kvstore.cli.exits import EXIT_BAD, EXIT_OK
 from kvstore.cli.output import make_console, print_json
 from kvstore.doctor import Finding, examine
+from kvstore.errors import ConfigError
 
 HELP = "say what is wrong here, and how to mend it"
 
@@ -27,13 +30,18 @@ _NAME_WIDTH = 14
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of this verb."""
+    parser.add_argument(
+        "--gpu", type=int, metavar="N", help="also prove the way into that GPU's memory, with the pool at PATH"
+    )
     parser.add_argument("paths", nargs="*", metavar="PATH", help="device or file; name all devices of a pool")
 
 
 def run(options: argparse.Namespace) -> int:
     """Examine, print line by line."""
+    if options.gpu is not None and not options.paths:
+        raise ConfigError("--gpu needs PATH: name all devices of a pool, which are read into the GPU's memory")
     findings = []
-    for path, group in groupby(examine(options.paths), key=lambda finding: finding.path):
+    for path, group in groupby(examine(options.paths, gpu=options.gpu), key=lambda finding: finding.path):
         if path and not options.json:
             make_console().print(f"\n{path}")
         for finding in group:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The doctor: what is wrong, or slower than it need be, about a machine and its devices, and how to mend it.
 
-Guarantees: writes nothing, loads no library of NVIDIA, imports no engine, ends. Opens each device as its only owner
-for a moment, to learn who else holds it.
+Guarantees: writes nothing, loads no library of NVIDIA into this process, imports no engine, ends. Opens each device as
+its only owner for a moment, to learn who else holds it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from kvstore.doctor import device, software, system
 from kvstore.doctor.finding import Finding, Level
+from kvstore.doctor.gpu import check_gpu_path
 from kvstore.doctor.machine import Machine, Target, find_target
 
 __all__ = ["DEVICE_CHECKS", "MACHINE_CHECKS", "Finding", "Level", "Machine", "Target", "examine", "find_target"]
@@ -40,13 +41,14 @@ DEVICE_CHECKS: tuple[Callable[[Machine, Target], Finding], ...] = (
 )
 
 
-def examine(paths: Sequence[str], machine: Machine | None = None) -> Iterator[Finding]:
+def examine(paths: Sequence[str], machine: Machine | None = None, *, gpu: int | None = None) -> Iterator[Finding]:
     """Run all checks, one finding each.
 
     Parameters
     ----------
     paths : devices or files of one pool; none: the machine only.
     machine : where to look; this one by default.
+    gpu : CUDA's number of one into whose memory the devices are read; None: none is touched.
     """
     machine = machine or Machine()
     for machine_check in MACHINE_CHECKS:
@@ -64,3 +66,5 @@ def examine(paths: Sequence[str], machine: Machine | None = None) -> Iterator[Fi
             yield dataclasses.replace(device_check(machine, target), path=path)
     if all_there:
         yield dataclasses.replace(device.check_engine(machine, paths), path=", ".join(paths))
+        if gpu is not None:
+            yield dataclasses.replace(check_gpu_path(paths, gpu), path=", ".join(paths))

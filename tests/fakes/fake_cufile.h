@@ -20,6 +20,10 @@ using FakeCuFileShortenReads = void (*)(uint64_t bytes);
 using FakeCuFileMoveNothing = void (*)(bool on);
 // cuFileDriverOpen, or every cuFileRead, does not return until it is called with false.
 using FakeCuFileHang = void (*)(const char* function, bool on);
+// Its properties say that storage is reached by DMA into the GPU; else it is in compat mode.
+using FakeCuFileSayDirect = void (*)(bool on);
+// Every cuFileRead gives other bytes, all of them read.
+using FakeCuFileSpoilReads = void (*)(bool on);
 // Calls of a function; the offsets into buffers that were other than 0; bytes of registered buffers; files registered.
 using FakeCuFileCalls = uint64_t (*)(const char* function);
 using FakeCuFileOffsets = uint64_t (*)();

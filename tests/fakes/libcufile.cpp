@@ -61,6 +61,12 @@ struct Description {
   const void* fs_ops;
 };
 
+// For processes that load it without telling it anything: FAKE_CUFILE_SAYS_DIRECT=1.
+bool says_direct_at_first() {
+  const char* const said = std::getenv("FAKE_CUFILE_SAYS_DIRECT");
+  return said != nullptr && *said == '1';
+}
+
 struct State {
   std::mutex mutex;
   std::condition_variable released;
@@ -73,6 +79,8 @@ struct State {
   uint64_t shorten_bytes = 0;
   uint64_t offsets = 0;
   bool moves_nothing = false;
+  bool spoils = false;
+  bool says_direct = says_direct_at_first();
   bool open = false;
 };
 
@@ -174,6 +182,9 @@ EXPORT Error cuFileDriverGetProperties(void* properties) {
   if (const int code = enter("cuFileDriverGetProperties")) return {code, 0};
   if (!state().open) return {5001, 0};
   std::memset(properties, 0, 56);
+  constexpr size_t kStatusFlags = 24;  // of CUfileDrvProps_t: bits 4 and 5 are NVMe and NVMe over Fabrics
+  const uint32_t flags = state().says_direct ? 1u << 4 | 1u << 5 : 0;
+  std::memcpy(static_cast<uint8_t*>(properties) + kStatusFlags, &flags, sizeof(flags));
   return {};
 }
 
@@ -228,16 +239,19 @@ EXPORT ssize_t cuFileRead(void* handle, void* memory, size_t bytes, off_t offset
   uint8_t* const target = begin_io("cuFileRead", handle, memory, bytes, offset, buffer_offset);
   if (target == nullptr) return -1;
   uint64_t shorten = 0;
-  bool nothing = false;
+  bool nothing = false, spoils = false;
   {
     const std::lock_guard lock(state().mutex);
+    spoils = state().spoils;
     shorten = state().shorten_bytes < bytes ? state().shorten_bytes : bytes;
     nothing = state().moves_nothing;
   }
   if (nothing) return static_cast<ssize_t>(bytes);
   // As a device writes memory: unseen by ThreadSanitizer, which would take two reads into one buffer for a race.
   const iovec run{target, bytes - shorten};
-  return preadv2(static_cast<File*>(handle)->fd, &run, 1, offset, 0);
+  const ssize_t moved = preadv2(static_cast<File*>(handle)->fd, &run, 1, offset, 0);
+  if (spoils && moved > 0) target[moved - 1] ^= 1;
+  return moved;
 }
 
 EXPORT ssize_t cuFileWrite(void* handle, const void* memory, size_t bytes, off_t offset, off_t buffer_offset) {
@@ -261,6 +275,16 @@ EXPORT void fake_cufile_shorten_reads(uint64_t bytes) {
 EXPORT void fake_cufile_move_nothing(bool on) {
   const std::lock_guard lock(state().mutex);
   state().moves_nothing = on;
+}
+
+EXPORT void fake_cufile_spoil_reads(bool on) {
+  const std::lock_guard lock(state().mutex);
+  state().spoils = on;
+}
+
+EXPORT void fake_cufile_say_direct(bool on) {
+  const std::lock_guard lock(state().mutex);
+  state().says_direct = on;
 }
 
 EXPORT void fake_cufile_hang(const char* function, bool on) {
@@ -304,5 +328,7 @@ EXPORT void fake_cufile_reset() {
   s.hanging.clear();
   s.shorten_bytes = 0;
   s.moves_nothing = false;
+  s.spoils = false;
+  s.says_direct = false;
   s.released.notify_all();
 }

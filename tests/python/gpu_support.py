@@ -30,6 +30,24 @@ def build_fake(folder: Path) -> str | None:
     return str(library)
 
 
+def build_fake_cufile(folder: Path) -> str | None:
+    """Compile the fake cuFile, which uses the fake driver of the process; None where there is no compiler."""
+    return _build_shared(folder / "libcufile.so.0", FAKES / "libcufile.cpp")
+
+
+def build_proc_modules(folder: Path) -> str | None:
+    """Compile what gives a process /proc/modules by LD_PRELOAD; None where there is no compiler."""
+    return _build_shared(folder / "proc_modules.so", FAKES / "proc_modules.cpp")
+
+
+def _build_shared(library: Path, source: Path) -> str | None:
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if compiler is None:
+        return None
+    subprocess.run([compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-o", library, source], check=True)
+    return str(library)
+
+
 class FakeGpu:
     """What a GPU library does with the driver, and what tests tell the fake."""
 

@@ -41,6 +41,8 @@ class FakeCuFile {
   const FakeCuFileFail fail = symbol<FakeCuFileFail>("fake_cufile_fail");
   const FakeCuFileShortenReads shorten_reads = symbol<FakeCuFileShortenReads>("fake_cufile_shorten_reads");
   const FakeCuFileMoveNothing move_nothing = symbol<FakeCuFileMoveNothing>("fake_cufile_move_nothing");
+  const FakeCuFileSpoilReads spoil_reads = symbol<FakeCuFileSpoilReads>("fake_cufile_spoil_reads");
+  const FakeCuFileSayDirect say_direct = symbol<FakeCuFileSayDirect>("fake_cufile_say_direct");
   const FakeCuFileHang hang = symbol<FakeCuFileHang>("fake_cufile_hang");
   const FakeCuFileCalls calls = symbol<FakeCuFileCalls>("fake_cufile_calls");
   const FakeCuFileOffsets offsets = symbol<FakeCuFileOffsets>("fake_cufile_offsets");

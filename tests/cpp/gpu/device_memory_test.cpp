@@ -10,10 +10,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "device/test_devices.h"
 #include "gpu/fake_driver.h"
+#include "gpu/gpu_place.h"
 #include "store/format_device.h"
 #include "store/store.h"
 
@@ -71,7 +74,7 @@ class GpuBlocks : public testing::Test {
       puts[i].segment_count = gets[i].segment_count = 1;
       puts[i].memory_place = gets[i].memory_place = static_cast<int32_t>(place);
     }
-    store_->prepare_mover(*memory);
+    KVS_TRY(store_->prepare_mover(*memory));
     KVS_TRY(memory->begin(!is_put));
     store::SubmitOptions options;
     options.mover = std::move(memory);
@@ -249,6 +252,16 @@ TEST_F(GpuBlocks, PinningRollsBackWhatItPinned) {
     EXPECT_EQ(fake.registered(), before + arena.size());
   }
   EXPECT_EQ(fake.registered(), before);
+}
+
+TEST_F(GpuBlocks, AGpuIsNearTheNumaNodeOfItsPciDevice) {
+  const std::string root = testing::TempDir() + "sysfs_of_gpus";
+  const std::string folder = root + "/bus/pci/devices/0000:3b:00.0";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/numa_node") << "1\n";
+  EXPECT_EQ(numa_node_of_gpu(fake.driver, 0, root), 1);
+  EXPECT_EQ(numa_node_of_gpu(fake.driver, 1, root), -1) << "sysfs does not say";
+  std::filesystem::remove_all(root);
 }
 
 TEST_F(GpuBlocks, APointerIsKnownByItsGpu) {

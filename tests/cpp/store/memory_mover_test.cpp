@@ -13,6 +13,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/checksum.h"
 #include "store/sim_harness.h"
 
 namespace kvstore::store {
@@ -31,6 +32,7 @@ class FarMemory : public MemoryMover {
     if (moves_at_once) run();
   }
   void job_ended() override { ended = true; }
+  int near_node() override { return node; }
   Result<std::unique_ptr<PinnedMemory>> pin(void*, uint64_t bytes) override {
     pinned_bytes += bytes;
     return std::make_unique<PinnedMemory>();
@@ -43,6 +45,11 @@ class FarMemory : public MemoryMover {
     while (!started.empty()) {
       auto [move, listener] = started.back();  // the last first: pieces come in any order
       started.pop_back();
+      if (move->direct) {
+        read_directly(*move);
+        listener->move_ended(*move);
+        continue;
+      }
       uint8_t* host = move->host;
       for (const iovec& run : move->runs) {
         uint8_t* const far = bytes_.data() + (reinterpret_cast<uint64_t>(run.iov_base) - kFarBase);
@@ -55,6 +62,15 @@ class FarMemory : public MemoryMover {
   }
   uint8_t* bytes() { return bytes_.data(); }
 
+  bool reads_directly(uint32_t, uint16_t) override { return disk != nullptr && refusal.ok(); }
+  void refuse_direct(uint32_t, uint16_t, const Status& why) override { refusal = why; }
+
+  device::SimDisk* disk = nullptr;  // that is read directly
+  Status direct_outcome;            // of the next direct reads
+  bool spoils = false;              // direct reads give other bytes
+  uint64_t direct_reads = 0;
+  Status refusal;
+  int node = -1;  // of NUMA
   bool is_ready = true;
   bool moves_at_once = true;
   bool fails = false;
@@ -64,6 +80,22 @@ class FarMemory : public MemoryMover {
   std::vector<std::pair<MemoryMove*, MoveListener*>> started;
 
  private:
+  void read_directly(MemoryMove& move) {
+    ++direct_reads;
+    move.outcome = direct_outcome;
+    if (!direct_outcome.ok()) return;
+    move.read.nodes.clear();
+    uint64_t offset = move.read.offset_bytes;
+    for (const iovec& run : move.runs) {
+      uint8_t* const far = bytes_.data() + (reinterpret_cast<uint64_t>(run.iov_base) - kFarBase);
+      disk->peek(offset, far, run.iov_len);
+      if (spoils) far[run.iov_len - 1] ^= 1;
+      offset += run.iov_len;
+      if (!move.read.wants_nodes) continue;
+      move.read.nodes.resize(move.read.nodes.size() + run.iov_len / kPageBytes);
+      page_nodes(far, run.iov_len, move.read.nodes.data() + move.read.nodes.size() - run.iov_len / kPageBytes);
+    }
+  }
   std::vector<uint8_t> bytes_;
 };
 
@@ -108,6 +140,26 @@ class FarBlocks : public testing::Test {
     options.deadline_ns = deadline_ns;
     return sim().store().get({&item, 1}, options, nullptr).value();
   }
+  // Into memory that is cut at pages, from where the mover reads directly; all of the block or some bytes.
+  JobRef get_pages(std::shared_ptr<FarMemory> memory, uint64_t offset = 0, uint64_t bytes = kWholeBlock,
+                   uint64_t deadline_ns = 0) {
+    memory->disk = &sim().disk(0);
+    const iovec segments[] = {{reinterpret_cast<void*>(kFarBase), kMiB + kPageBytes},
+                              {reinterpret_cast<void*>(kFarBase + kMiB + kPageBytes), kMiB}};
+    GetItem item;
+    item.space = sim().space(0);
+    item.key = "a";
+    item.segments = segments;
+    item.segment_count = 2;
+    item.memory_place = 0;
+    item.offset_bytes = offset;
+    item.length_bytes = bytes;
+    SubmitOptions options;
+    options.mover = std::move(memory);
+    options.deadline_ns = deadline_ns;
+    return sim().store().get({&item, 1}, options, nullptr).value();
+  }
+  bool is_whole(FarMemory& memory) { return std::memcmp(memory.bytes(), source->bytes(), kBlockBytes) == 0; }
   bool run(const JobRef& job) {
     return sim().run_until([&] { return job->done(); });
   }
@@ -226,6 +278,118 @@ TEST_F(FarBlocks, ClosingEndsWhatWaitsForTheMover) {
   EXPECT_TRUE(sim().close(0).ok());
   EXPECT_EQ(stored->result(0).code, Code::kClosed);
   source->become_ready();  // after the end of the store
+}
+
+TEST_F(FarBlocks, WholePagesAreReadDirectlyAndTheRestThroughStaging) {
+  ASSERT_TRUE(run(put("a", source)));
+  const double bounced = sim().number("bytes_bounced");
+  const JobRef read = get_pages(target);
+  ASSERT_TRUE(run(read));
+  EXPECT_EQ(read->result(0).status, ItemStatus::kHit) << read->error_text(0);
+  EXPECT_TRUE(is_whole(*target));
+  EXPECT_EQ(target->direct_reads, 2u);
+  EXPECT_EQ(sim().number("bytes_direct"), 2 * kMiB);
+  EXPECT_EQ(sim().number("bytes_bounced"), bounced + (kBlockBytes - 2 * kMiB)) << "less than a page is left";
+  EXPECT_EQ(target->bytes()[kBlockBytes], 0) << "never past the caller's bytes";
+  ASSERT_TRUE(run(get("a", target))) << "this memory is not cut at pages";
+  EXPECT_EQ(target->direct_reads, 2u);
+}
+
+TEST_F(FarBlocks, G4_ADirectReadOfOtherBytesIsNoHit) {
+  ASSERT_TRUE(run(put("a", source)));
+  target->spoils = true;
+  const JobRef read = get_pages(target);
+  ASSERT_TRUE(run(read));
+  EXPECT_EQ(read->result(0).status, ItemStatus::kHit) << "the block is right, and staging shows it";
+  EXPECT_TRUE(is_whole(*target));
+  EXPECT_EQ(sim().number("checksum_mismatches"), 0) << "of the device";
+}
+
+TEST_F(FarBlocks, G4_APathThatWasWrongOnceIsNotTakenAgain) {
+  ASSERT_TRUE(run(put("a", source)));
+  target->spoils = true;
+  ASSERT_TRUE(run(get_pages(target)));
+  EXPECT_EQ(target->refusal.code(), Code::kCorrupt) << target->refusal.message();
+  const uint64_t before = target->direct_reads;
+  ASSERT_TRUE(run(get_pages(target)));
+  EXPECT_EQ(target->direct_reads, before);
+}
+
+TEST_F(FarBlocks, ADirectReadThatFailsIsReadThroughStagingAndThePathRefused) {
+  ASSERT_TRUE(run(put("a", source)));
+  target->direct_outcome = Status(Code::kIo, "peer-to-peer is not supported", EIO);
+  const JobRef read = get_pages(target);
+  ASSERT_TRUE(run(read));
+  EXPECT_EQ(read->result(0).status, ItemStatus::kHit) << read->error_text(0);
+  EXPECT_TRUE(is_whole(*target));
+  EXPECT_EQ(target->refusal.message(), "peer-to-peer is not supported");
+  EXPECT_EQ(sim().number("read_errors"), 0) << "of the device";
+}
+
+TEST_F(FarBlocks, ACorruptBlockIsAMissAndNoFaultOfTheDirectPath) {
+  ASSERT_TRUE(run(put("a", source)));
+  sim().flush();
+  sim().corrupt_payload({"a", "", 0}, 5);
+  const JobRef read = get_pages(target);
+  ASSERT_TRUE(run(read));
+  EXPECT_EQ(read->result(0).status, ItemStatus::kMiss);
+  EXPECT_TRUE(target->refusal.ok()) << target->refusal.message();
+}
+
+TEST_F(FarBlocks, AReadWithADeadlineIsNeverDirect) {
+  ASSERT_TRUE(run(put("a", source)));
+  ASSERT_TRUE(run(get_pages(target, 0, kWholeBlock, 1'000'000'000)));
+  EXPECT_EQ(target->direct_reads, 0u) << "I11: it may answer before its device does";
+  EXPECT_TRUE(is_whole(*target));
+}
+
+TEST_F(FarBlocks, ADirectReadHoldsItsJobUntilItHasEnded) {
+  ASSERT_TRUE(run(put("a", source)));
+  target->moves_at_once = false;
+  const JobRef read = get_pages(target);
+  ASSERT_TRUE(sim().run_until([&] { return target->started.size() == 3; }));
+  read->cancel();
+  sim().run_idle();
+  EXPECT_FALSE(read->done()) << "I11: its memory is being written";
+  target->run();
+  ASSERT_TRUE(run(read));
+  EXPECT_TRUE(target->refusal.ok());
+}
+
+TEST_F(FarBlocks, PagesOfAPartAreReadDirectlyToo) {
+  ASSERT_TRUE(run(put("a", source)));
+  const JobRef read = get_pages(target, 0, kMiB);
+  ASSERT_TRUE(run(read));
+  EXPECT_EQ(read->result(0).status, ItemStatus::kHit);
+  EXPECT_EQ(std::memcmp(target->bytes(), source->bytes(), kMiB), 0);
+  EXPECT_EQ(target->direct_reads, 1u) << "the rest is read to be verified, and is nobody's to have";
+}
+
+TEST_F(FarBlocks, APrefetchedBlockIsMovedFromMemory) {
+  ASSERT_TRUE(run(put("a", source)));
+  const KeyRef key{sim().space(0), "", "a"};
+  ASSERT_TRUE(run(sim().store().prefetch({&key, 1}, {}, nullptr).value()));
+  const double read_before = sim().number("bytes_read_payload");
+  const JobRef read = get("a", target);
+  ASSERT_TRUE(run(read));
+  EXPECT_EQ(read->result(0).status, ItemStatus::kHit) << read->error_text(0);
+  EXPECT_TRUE(holds(*target));
+  EXPECT_EQ(sim().number("bytes_read_payload"), read_before) << "the device was asked again";
+  EXPECT_EQ(sim().number("prefetch_hits"), 1);
+  ASSERT_TRUE(run(get("a", target))) << "it was taken: from the device again";
+  EXPECT_GT(sim().number("bytes_read_payload"), read_before);
+}
+
+TEST_F(FarBlocks, StagingThatCannotBeNearTheMoverWorksAndIsTold) {
+  source->node = 1000;  // no machine has it
+  ASSERT_TRUE(run(put("a", source)));
+  ASSERT_TRUE(run(get("a", target)));
+  EXPECT_TRUE(holds(*target));
+  EXPECT_EQ(source->pinned_bytes, 4 * kMiB);
+  for (const auto& [name, text] : sim().store().texts()) {
+    if (name != "bounce") continue;
+    EXPECT_NE(text.find("NUMA node 1000"), std::string::npos) << text;
+  }
 }
 
 TEST_F(FarBlocks, MemoryWithoutAMoverIsRefused) {

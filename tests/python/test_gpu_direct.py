@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
+"""`gpu_direct`: which way bytes take into GPU memory, that they are right on each, and that it is told.
+
+Method: the fake driver and the fake cuFile of tests/fakes in a process of its own, because a process keeps the first
+ones that it loads; where the kernel has no /proc/modules, one is given to it. What cuFile can do wrong is in
+tests/cpp/gpu/direct_reads_test.cpp.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gpu_support import build_fake, build_fake_cufile, build_proc_modules
+
+import kvstore
+from kvstore.cli import main
+
+RunGpu = Callable[..., Any]
+
+_PRELUDE = """
+import json, os, sys, time
+sys.path.insert(0, {support!r})
+import numpy as np
+import kvstore
+from gpu_support import CudaArray, FakeGpu
+gpu = FakeGpu(os.environ["KVSTORE_LIBCUDA"])
+path = {path!r}
+rng = np.random.default_rng(5)
+data = rng.integers(0, 256, {nbytes}, dtype=np.uint8)
+def fresh():
+    return gpu.array(np.zeros_like(data))
+def counts(pool):
+    stats = pool.stats()
+    return {{name: stats[name] for name in ("bytes_direct", "bytes_compat", "bytes_bounced", "gpu_direct")}}
+def until_settled(pool):
+    end = time.monotonic() + 30
+    while "being proven" in pool.stats()["gpu_direct"]:
+        assert time.monotonic() < end, pool.stats()["gpu_direct"]
+        time.sleep(0.01)
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("fakes")
+    cuda, cufile, modules = build_fake(folder), build_fake_cufile(folder), build_proc_modules(folder)
+    if cuda is None or cufile is None or modules is None:
+        pytest.skip("a C++ compiler is missing")
+    made = {**os.environ, "KVSTORE_LIBCUDA": cuda, "KVSTORE_LIBCUFILE": cufile}
+    if not Path("/proc/modules").exists():
+        made["LD_PRELOAD"] = modules
+    return made
+
+
+@pytest.fixture
+def run_gpu(environment: dict[str, str], pool_path: str) -> RunGpu:
+    def run(body: str, *, nbytes: int = 2 << 20, says_direct: bool = True) -> Any:
+        prelude = _PRELUDE.format(support=str(Path(__file__).parent), path=pool_path, nbytes=nbytes)
+        child_environment = {**environment, "FAKE_CUFILE_SAYS_DIRECT": "1" if says_direct else "0"}
+        child = subprocess.run(
+            [sys.executable, "-c", prelude + textwrap.dedent(body)],
+            env=child_environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert child.returncode == 0, child.stderr
+        told = json.loads(child.stdout)
+        if "nvcc" in json.dumps(told):
+            pytest.skip("nvcc was missing when this was built: what is read directly cannot be verified")
+        return told
+
+    return run
+
+
+_PUT_AND_GET = """
+with kvstore.open(path, gpu_direct={mode!r}) as pool:
+    space = pool.space({{"model": "m"}})
+    space.put(b"a", CudaArray(gpu.array(data)))
+    first = fresh()
+    assert space.get(b"a", CudaArray(first)) == data.nbytes
+    until_settled(pool)
+    before = counts(pool)
+    second = fresh()
+    assert space.get(b"a", CudaArray(second)) == data.nbytes
+    right = bool((first.host_view() == data).all() and (second.host_view() == data).all())
+    print(json.dumps([before, counts(pool), right]))
+"""
+
+
+def test_a_proven_path_is_taken_and_told(run_gpu: RunGpu) -> None:
+    before, after, right = run_gpu(_PUT_AND_GET.format(mode="auto"))
+    assert right
+    assert after["gpu_direct"] == "GPU 0: direct"
+    assert after["bytes_direct"] - before["bytes_direct"] == 2 << 20
+    assert after["bytes_bounced"] == before["bytes_bounced"]
+
+
+def test_a_last_piece_that_is_no_whole_page_goes_through_host_memory(run_gpu: RunGpu) -> None:
+    nbytes = (1 << 20) + 100
+    before, after, right = run_gpu(_PUT_AND_GET.format(mode="auto"), nbytes=nbytes)
+    assert right
+    assert after["bytes_direct"] - before["bytes_direct"] == 1 << 20
+    assert after["bytes_bounced"] - before["bytes_bounced"] == 100
+
+
+def test_auto_leaves_compat_mode_to_cufile_and_on_takes_it(run_gpu: RunGpu) -> None:
+    _, after, right = run_gpu(_PUT_AND_GET.format(mode="auto"), says_direct=False)
+    assert right
+    assert after["bytes_direct"] == after["bytes_compat"] == 0
+    assert after["gpu_direct"].startswith("GPU 0: refused: cuFile says that it would copy")
+
+
+def test_on_takes_compat_mode_and_tells_it(run_gpu: RunGpu) -> None:
+    before, after, right = run_gpu(_PUT_AND_GET.format(mode="on"), says_direct=False)
+    assert right
+    assert after["gpu_direct"] == "GPU 0: compat"
+    assert after["bytes_compat"] - before["bytes_compat"] == 2 << 20
+
+
+def test_off_never_loads_cufile(run_gpu: RunGpu) -> None:
+    _, after, right = run_gpu(_PUT_AND_GET.format(mode="off"))
+    assert right
+    assert after == {"bytes_direct": 0, "bytes_compat": 0, "bytes_bounced": 3 * (2 << 20), "gpu_direct": "off"}
+
+
+def test_a_pool_that_was_read_directly_can_be_opened_again_after_close(run_gpu: RunGpu) -> None:
+    told = run_gpu("""
+        for mode in ("on", "auto", "off"):
+            pool = kvstore.open(path, gpu_direct=mode)
+            space = pool.space({"model": "m"})
+            job = space.put_many([b"a"], [CudaArray(gpu.array(data))])
+            job.wait()
+            target = fresh()
+            read = space.get_many([b"a"], [CudaArray(target)])
+            read.wait()
+            assert (target.host_view() == data).all()
+            pool.close()  # the jobs are still held
+        print(json.dumps("open"))
+    """)
+    assert told == "open"
+
+
+def test_a_library_that_is_missing_is_the_error_of_on_and_the_state_of_auto(
+    run_gpu: RunGpu, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(environment, "KVSTORE_LIBCUFILE", "/nonexistent/libcufile.so.0")
+    told = run_gpu("""
+        with kvstore.open(path, gpu_direct="on") as pool:
+            space = pool.space({"model": "m"})
+            try:
+                space.put(b"a", CudaArray(gpu.array(data)))
+            except kvstore.errors.UnsupportedError as error:
+                print(json.dumps(str(error)))
+    """)
+    assert "gpu_direct is 'on'" in told
+    assert "install libcufile" in told
+
+
+def test_an_unknown_word_is_refused(pool_path: str) -> None:
+    with pytest.raises(kvstore.errors.ConfigError, match="gpu_direct is 'yes', allowed are 'off', 'auto' and 'on'"):
+        kvstore.open(pool_path, gpu_direct="yes")  # type: ignore[arg-type]
+
+
+def test_the_doctor_proves_the_path_in_a_process_of_its_own(
+    environment: dict[str, str],
+    pool_path: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("KVSTORE_LIBCUDA", "KVSTORE_LIBCUFILE", "LD_PRELOAD"):
+        if name in environment:
+            monkeypatch.setenv(name, environment[name])
+    monkeypatch.setenv("FAKE_CUFILE_SAYS_DIRECT", "1")
+    main(["doctor", "--gpu", "0", pool_path, "--json"])
+    (finding,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "gpu path"]
+    if "nvcc" in finding["text"]:
+        pytest.skip("nvcc was missing when this was built: what is read directly cannot be verified")
+    assert finding["text"].startswith("GPU 0: direct")
+    main(["doctor", "--gpu", "7", pool_path, "--json"])
+    (finding,) = [one for one in json.loads(capsys.readouterr().out)["findings"] if one["check"] == "gpu path"]
+    assert finding["level"] == "fail"
+    assert "this process sees 2" in finding["text"]
