@@ -103,7 +103,6 @@ Status CuFile::find_functions(void* library, const std::string& name) {
   symbols.need(buffer_deregister, "cuFileBufDeregister");
   symbols.need(read, "cuFileRead");
   symbols.need(write, "cuFileWrite");
-  symbols.find(set_string_, "cuFileSetParameterString");
   symbols.find(get_version_, "cuFileGetVersion");
   if (symbols.missing().empty()) return {};
   return Status(Code::kUnsupported, format_text("%s has no %s: GPUDirect Storage 1.4 or later is needed", name.c_str(),
@@ -120,15 +119,12 @@ Status CuFile::open_driver(const CuFileOptions& options) {
                     options.modules_path.c_str()),
         errno);
   }
+  // By the environment, which is where 1.20 takes it from: cuFileSetParameterString says that it did and does nothing.
   const char* const said = std::getenv("CUFILE_LOGFILE_PATH");
   if (said == nullptr || *said == '\0') {
-    if (set_string_ == nullptr) {
-      return Status(Code::kUnsupported,
-                    "this libcufile cannot be told where its log goes and would write cufile.log into the working "
-                    "directory: set CUFILE_LOGFILE_PATH, or install GPUDirect Storage 1.14 or later");
+    if (setenv("CUFILE_LOGFILE_PATH", (options.log_folder + "/cufile.log").c_str(), 1) != 0) {
+      return Status::from_errno(errno, "the place of libcufile's log");
     }
-    KVS_TRY(check(set_string_(cufile::kLogFolder, options.log_folder.c_str()), "cuFileSetParameterString",
-                  "the folder of libcufile's log"));
   }
   std::optional<cufile::Error> opened;
   try {

@@ -46,7 +46,6 @@ struct Description {
 inline constexpr int kBaseError = 5000;
 inline constexpr int kCudaDriverError = 5011;
 
-enum StringParameter : int { kLoggingLevel = 0, kLogFile = 1, kLogFolder = 2 };
 enum P2pTarget : int { kNvme = 4, kNvmeOf = 5 };  // CUfileDriverStatusFlags_t
 
 // CUfileDrvProps_t
@@ -107,7 +106,6 @@ class CuFile {
 
   cufile::Error (*driver_open_)() = nullptr;
   cufile::Error (*driver_properties_)(cufile::Properties*) = nullptr;
-  cufile::Error (*set_string_)(int, const char*) = nullptr;
   cufile::Error (*get_version_)(int*) = nullptr;
   int version_ = 0;
   cufile::Properties properties_;

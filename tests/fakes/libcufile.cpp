@@ -6,8 +6,8 @@
 // It is as strict as the ways below cuFile are: the descriptor must be open with O_DIRECT and not be a device-mapper
 // one, offsets, sizes and memory are multiples of 4 KiB, GPU memory is used with a context current that is of its GPU.
 // GPU memory is that of the fake libcuda.so.1 (KVSTORE_LIBCUDA). Not like cuFile: it never copies through memory of its
-// own what is not aligned. It writes cufile.log into the folder that it was told, and into the working directory if it
-// was told none. fake_cufile.h is what tests tell it.
+// own what is not aligned. It writes its log where CUFILE_LOGFILE_PATH says, and cufile.log into the working directory
+// where that says nothing. fake_cufile.h is what tests tell it.
 
 #include "fake_cufile.h"
 
@@ -75,7 +75,6 @@ struct State {
   std::set<std::string> hanging;
   std::set<File*> files;
   std::map<const void*, size_t> buffers;
-  std::string log_folder = ".";
   uint64_t shorten_bytes = 0;
   uint64_t offsets = 0;
   bool moves_nothing = false;
@@ -160,18 +159,13 @@ uint8_t* begin_io(const char* function, void* handle, void* memory, size_t bytes
 
 }  // namespace
 
-EXPORT Error cuFileSetParameterString(int parameter, const char* text) {
-  if (const int code = enter("cuFileSetParameterString")) return {code, 0};
-  if (parameter == 2) state().log_folder = text;
-  return {};
-}
-
 EXPORT Error cuFileDriverOpen() {
   if (const int code = enter("cuFileDriverOpen")) return {code, 0};
   State& s = state();
   const std::lock_guard lock(s.mutex);
   s.open = true;
-  if (std::FILE* log = std::fopen((s.log_folder + "/cufile.log").c_str(), "a")) {
+  const char* const named = std::getenv("CUFILE_LOGFILE_PATH");
+  if (std::FILE* log = std::fopen(named != nullptr && *named != '\0' ? named : "cufile.log", "a")) {
     std::fputs("the fake libcufile was opened\n", log);
     std::fclose(log);
   }
