@@ -36,3 +36,16 @@ kvstore_fake(cuda tests/fakes/libcuda.cpp .so.1 KVSTORE_FAKE_LIBCUDA)
 target_sources(kvstore_fake_cuda PRIVATE csrc/gpu/reference_move.cpp csrc/base/status.cpp)
 target_include_directories(kvstore_fake_cuda PRIVATE csrc)
 kvstore_fake(cufile tests/fakes/libcufile.cpp .so.0 KVSTORE_FAKE_LIBCUFILE)
+# For LD_PRELOAD, see its head.
+add_library(kvstore_proc_modules SHARED tests/fakes/proc_modules.cpp)
+set_target_properties(kvstore_proc_modules PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fakes
+  PREFIX "" OUTPUT_NAME proc_modules)
+target_link_libraries(kvstore_proc_modules PRIVATE kvstore_warnings ${CMAKE_DL_LIBS})
+add_dependencies(kvstore_tests kvstore_proc_modules)
+
+# What runs on NVIDIA's own libraries as well, without the rest: for scripts/gpu-check and tests/gpu.
+add_executable(kvstore_gpu_tests EXCLUDE_FROM_ALL tests/cpp/gpu/real_gpu_test.cpp tests/cpp/gpu/real_cufile_test.cpp
+  tests/cpp/gpu_kernels/random_cache.cpp tests/cpp/device/device_conformance_test.cpp)
+target_include_directories(kvstore_gpu_tests PRIVATE tests/cpp)
+target_link_libraries(kvstore_gpu_tests PRIVATE kvstore_core kvstore_warnings GTest::gtest GTest::gtest_main)
+add_dependencies(kvstore_gpu_tests kvstore_fake_cuda kvstore_fake_cufile kvstore_proc_modules)

@@ -86,6 +86,27 @@ Backing on_cufile() {
   return backing;
 }
 
+// The same by NVIDIA's own library, which is opened once in a process.
+Backing on_real_cufile() {
+  if (gpu::real_cufile_path() == nullptr) {
+    Backing backing;
+    backing.skip_reason = gpu::kNoRealCuFile;
+    return backing;
+  }
+  Backing backing = on_loop("threads");
+  if (backing.device == nullptr) return backing;
+  const gpu::CudaDriver& driver = gpu::FakeDriver::get().driver;
+  static const Result<gpu::CuFile>& cufile = *new Result<gpu::CuFile>([&driver] {
+    gpu::CuFileOptions options = gpu::fake_cufile_options();
+    options.library = gpu::real_cufile_path();
+    return gpu::CuFile::open(driver, options);
+  }());
+  EXPECT_TRUE(cufile.ok()) << cufile.status().message();
+  backing.below = std::move(backing.device);
+  backing.device = gpu::make_cufile_device(cufile.value(), driver, *backing.below, 4).value();
+  return backing;
+}
+
 struct Implementation {
   const char* name;
   std::function<Backing()> make;
@@ -366,7 +387,9 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceConformance,
                                            Implementation{"threads_file", [] { return on_file("threads"); }},
                                            Implementation{"uring_loop", [] { return on_loop("uring"); }},
                                            Implementation{"threads_loop", [] { return on_loop("threads"); }},
-                                           Implementation{"cufile_loop", on_cufile}, Implementation{"sim", on_sim}),
+                                           Implementation{"cufile_loop", on_cufile},
+                                           Implementation{"real_cufile_loop", on_real_cufile},
+                                           Implementation{"sim", on_sim}),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace

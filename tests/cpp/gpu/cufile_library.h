@@ -1,11 +1,13 @@
 // SPDX-FileCopyrightText: 2026 the kvstore authors
 // SPDX-License-Identifier: Apache-2.0
 //
-// The fake libcufile.so.0 of tests/fakes as tests use it, beside the fake libcuda.so.1.
+// The fake libcufile.so.0 of tests/fakes as tests use it, beside the fake libcuda.so.1; and where NVIDIA's own is.
 
 #pragma once
 
 #include <dlfcn.h>
+
+#include <cstdlib>
 
 #include "../../fakes/fake_cufile.h"
 #include "gpu/cufile.h"
@@ -17,6 +19,10 @@ namespace kvstore::gpu {
 inline CuFileOptions fake_cufile_options() {
   return {.library = KVSTORE_FAKE_LIBCUFILE, .modules_path = "/proc/self/status", .log_folder = testing::TempDir()};
 }
+
+// NVIDIA's own library, which tests/gpu/test_real_cufile.py names; null without.
+inline const char* real_cufile_path() { return std::getenv("KVSTORE_TEST_LIBCUFILE"); }
+inline constexpr const char* kNoRealCuFile = "needs NVIDIA's libcufile in build/venv-kvikio";
 
 // Of this process; opened at the first use.
 class FakeCuFile {
