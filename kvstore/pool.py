@@ -543,6 +543,7 @@ def open(
     orphan_quarantine_s: float | None = None,
     refresh_interval_ms: float | None = None,
     refresh_reads_per_s: int | None = None,
+    gpu_engine: Literal["cufile"] | None = None,
 ) -> Pool:
     """Open a pool: every device of it, by path.
 
@@ -585,6 +586,8 @@ def open(
         be reused (3,600 s).
     refresh_interval_ms, refresh_reads_per_s : shared mode: how often the others' open regions are read, besides after
         a miss (100 ms), and how many device reads a second that may take (2,000).
+    gpu_engine : what reads straight into GPU memory: ``"cufile"``. ``"kvikio"`` is refused (docs/gpu.md says why);
+        kvbench and scripts/gpu-check compare it.
 
     Returns
     -------
@@ -606,6 +609,7 @@ def open(
     """
     read_only = flag(read_only, "read_only", default=False)
     mode = "owner" if mode is None else mode
+    _check_gpu_engine(gpu_engine)
     options = {
         "verify": verify,
         "read_only": read_only,
@@ -634,6 +638,16 @@ def open(
         "refresh_reads_per_s": refresh_reads_per_s,
     }
     return _registry.open(_paths(paths), options, 0.0 if wait_s is None else seconds(wait_s, "wait_s"))
+
+
+def _check_gpu_engine(given: str | None) -> None:
+    if given == "kvikio":
+        raise ConfigError(
+            "gpu_engine='kvikio': a pool does not read by KvikIO, which calls the same cuFile and opens it without "
+            "looking whether that ends; compare the two with kvbench (engine=kvikio) and scripts/gpu-check"
+        )
+    if given not in (None, "cufile"):
+        raise ConfigError(f"gpu_engine must be 'cufile', not {given!r}")
 
 
 def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:", engine_is_lost: bool = False) -> None:

@@ -89,3 +89,21 @@ sglang_environment() {
   once "$SGLANG_VENV/.installed" "$(hash_of scripts/lib/engines.sh scripts/sglang-cpu-requirements.txt)" \
     engine_venv "$SGLANG_VENV" install_sglang
 }
+
+# KvikIO and libcufile as NVIDIA builds them, without CUDA's libraries, which only GPUs use: what it declares as its
+# needs is 1.4 GB. With cupy, which it imports.
+KVIKIO_VENV=$ROOT/build/venv-kvikio
+KVIKIO_VERSION=26.10.0
+
+install_kvikio() {
+  pip install -q --no-deps "kvikio-cu13==$KVIKIO_VERSION" "libkvikio-cu13==$KVIKIO_VERSION" nvidia-cufile==1.20.0.107 \
+    rapids-logger numpy packaging cuda-pathfinder nvidia-cuda-runtime cupy-cuda13x
+  pip install -q hdrhistogram pyyaml
+}
+
+kvikio_environment() {
+  mkdir -p "$ROOT/build"
+  [ -e "$KVIKIO_VENV/.installed" ] || say "gpu: installing kvikio-cu13 $KVIKIO_VERSION in build/venv-kvikio (320 MB)"
+  once "$KVIKIO_VENV/.installed" "$KVIKIO_VERSION $(declare -f engine_venv install_kvikio | hash_of -)" \
+    engine_venv "$KVIKIO_VENV" install_kvikio
+}
