@@ -36,6 +36,6 @@ EXPORT std::FILE* fopen64(const char* path, const char* mode) { return open_or_l
 
 // Whoever is careful asks first.
 EXPORT int access(const char* path, int mode) {
-  if (path != nullptr && std::strcmp(path, "/proc/modules") == 0) return 0;
+  if (std::strcmp(path, "/proc/modules") == 0) return 0;  // glibc declares that it is not null
   return reinterpret_cast<int (*)(const char*, int)>(dlsym(RTLD_NEXT, "access"))(path, mode);
 }

@@ -60,7 +60,7 @@ def test_it_opens_behind_the_gate_and_its_batch_calls_are_what_keeps_us_from_the
     loops = [why for why in found.values() if "loop device" in why]
     if loops:
         pytest.skip(loops[0])
-    assert len(found) == 4
+    assert len(found) == 5
     assert set(found.values()) == {"passed"}
 
 

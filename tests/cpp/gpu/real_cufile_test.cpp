@@ -15,8 +15,11 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <memory>
+#include <vector>
 
 #include "device/test_devices.h"
+#include "gpu/cufile_device.h"
 #include "gpu/cufile_library.h"
 
 namespace kvstore::gpu {
@@ -124,6 +127,36 @@ TEST_F(RealCuFile, AReadPastTheEndIsNoErrorButShort) {
   EXPECT_EQ(cufile.value().read(handle, memory.data(), kMiB, 16 * kMiB, 0), 0);
   cufile.value().handle_deregister(handle);
   close(description.fd);
+}
+
+// Batches that had more in flight than cuFile has slabs were seen to hang (nixl#2070, GPU memory in compat mode; with
+// host pointers they do not). Ours are single calls on threads, of which any number ends.
+TEST_F(RealCuFile, OurDeviceEndsWhatIsInFlightAboveTheCountOfSlabs) {
+  constexpr uint32_t kReads = 192;
+  const device::LoopDevice loop(16 * kMiB);
+  if (loop.path().empty()) GTEST_SKIP() << "needs root and a loop device: " << loop.problem();
+  const Result<CuFile> cufile = open();
+  ASSERT_TRUE(cufile.ok()) << cufile.status().message();
+  const auto below = device::open_device(loop.path(), {.kind = "threads"}, system_clock());
+  ASSERT_TRUE(below.ok()) << below.status().message();
+  const auto direct = make_cufile_device(cufile.value(), FakeDriver::get().driver, *below.value(), 16);
+  ASSERT_TRUE(direct.ok()) << direct.status().message();
+  device::Device* const devices[] = {direct.value().get()};
+  const auto queue = direct.value()->make_queue(devices, {.depth = kReads});
+  AlignedBuffer memory(kReads * kMiB);
+  std::vector<std::unique_ptr<device::Transfer>> reads;
+  for (uint32_t i = 0; i < kReads; ++i) {
+    reads.push_back(
+        std::make_unique<device::Transfer>(device::IoOp::kRead, i % 16 * kMiB, memory.data() + i * kMiB, kMiB));
+    ASSERT_TRUE(queue.value()->submit(&reads.back()->request));
+  }
+  for (uint32_t done = 0; done < kReads;) {
+    device::IoRequest* completed[kReads];
+    const auto count = queue.value()->poll(completed, 20'000'000'000);
+    ASSERT_TRUE(count.ok() && count.value() > 0) << "nothing came back in 20 s";
+    for (uint32_t i = 0; i < count.value(); ++i) EXPECT_EQ(completed[i]->result, static_cast<int64_t>(kMiB));
+    done += count.value();
+  }
 }
 
 TEST_F(RealCuFileBatch, IgnoresTheOffsetIntoABufferAndSaysThatAllWentWell) {
