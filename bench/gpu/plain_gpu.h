@@ -38,9 +38,7 @@ class PlainGpu {
     KVS_TRY(driver->check(driver->device_name(name, sizeof(name) - 1, device), "cuDeviceGetName", "the GPU"));
     gpu.name_ = name;
     KVS_TRY(driver->check(driver->primary_retain(&gpu.context_, device), "cuDevicePrimaryCtxRetain", gpu.name_));
-    const ContextScope scope(*driver, gpu.context_);
-    KVS_TRY(scope.status());
-    KVS_TRY(driver->check(driver->stream_create(&gpu.stream_, cu::kStreamNonBlocking), "cuStreamCreate", gpu.name_));
+    KVS_ASSIGN(gpu.stream_, gpu.make_stream());
     return gpu;
   }
 
@@ -49,6 +47,15 @@ class PlainGpu {
   const std::string& name() const { return name_; }
   cu::Context context() const { return context_; }
   cu::Stream stream() const { return stream_; }
+
+  // Lives as long as the process.
+  Result<cu::Stream> make_stream() const {
+    const ContextScope scope(*driver_, context_);
+    KVS_TRY(scope.status());
+    cu::Stream stream = nullptr;
+    KVS_TRY(driver_->check(driver_->stream_create(&stream, cu::kStreamNonBlocking), "cuStreamCreate", name_));
+    return stream;
+  }
 
   Result<cu::DevicePointer> allocate(uint64_t bytes) const {
     const ContextScope scope(*driver_, context_);

@@ -44,6 +44,8 @@ class BouncePool {
     std::unique_ptr<BouncePool> pool(new BouncePool(gpu, std::move(store)));
     KVS_ASSIGN(pool->space_, pool->store_->register_space(R"({"engine":"gpu-bench"})"));
     for (uint32_t i = 0; i < kJobs; ++i) {
+      KVS_ASSIGN(const cu::Stream stream, gpu.make_stream());
+      pool->streams_.push_back(stream);
       KVS_ASSIGN(PlainMemory memory, PlainMemory::make(gpu, kBatchBlocks * kBlockBytes));
       pool->memory_.push_back(std::move(memory));
     }
@@ -85,7 +87,7 @@ class BouncePool {
 
   Result<store::JobRef> submit(bool is_put, uint64_t first, uint64_t count, uint32_t turn) {
     auto mover = std::make_shared<DeviceMemory>();
-    KVS_ASSIGN(const uint32_t place, mover->place_of(gpu_.device(), reinterpret_cast<uint64_t>(gpu_.stream())));
+    KVS_ASSIGN(const uint32_t place, mover->place_of(gpu_.device(), reinterpret_cast<uint64_t>(streams_[turn])));
     std::vector<store::PutItem> puts(count);
     std::vector<store::GetItem> gets(count);
     std::vector<iovec>& segments = segments_[turn];
@@ -125,6 +127,8 @@ class BouncePool {
   const PlainGpu& gpu_;
   std::unique_ptr<store::Store> store_;
   store::SpaceId space_;
+  // One for each job: what is behind a get on its stream waits for it (G2), and so would the next one.
+  std::vector<cu::Stream> streams_;
   std::vector<PlainMemory> memory_;
   std::vector<iovec> segments_[kJobs];
   std::vector<std::string> keys_[kJobs];

@@ -88,11 +88,6 @@ Backing on_cufile() {
 
 // The same by NVIDIA's own library, which is opened once in a process.
 Backing on_real_cufile() {
-  if (gpu::real_cufile_path() == nullptr) {
-    Backing backing;
-    backing.skip_reason = gpu::kNoRealCuFile;
-    return backing;
-  }
   Backing backing = on_loop("threads");
   if (backing.device == nullptr) return backing;
   const gpu::CudaDriver& driver = gpu::FakeDriver::get().driver;
@@ -387,9 +382,15 @@ INSTANTIATE_TEST_SUITE_P(All, DeviceConformance,
                                            Implementation{"threads_file", [] { return on_file("threads"); }},
                                            Implementation{"uring_loop", [] { return on_loop("uring"); }},
                                            Implementation{"threads_loop", [] { return on_loop("threads"); }},
-                                           Implementation{"cufile_loop", on_cufile},
-                                           Implementation{"real_cufile_loop", on_real_cufile},
-                                           Implementation{"sim", on_sim}),
+                                           Implementation{"cufile_loop", on_cufile}, Implementation{"sim", on_sim}),
+                         [](const auto& instance) { return std::string(instance.param.name); });
+
+// Only where it is named: tests/gpu/test_real_cufile.py.
+std::vector<Implementation> real_cufile() {
+  if (gpu::real_cufile_path() == nullptr) return {};
+  return {{"real_cufile_loop", on_real_cufile}};
+}
+INSTANTIATE_TEST_SUITE_P(Real, DeviceConformance, ::testing::ValuesIn(real_cufile()),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
