@@ -1,5 +1,5 @@
-#SPDX - FileCopyrightText : 2026 the kvstore authors
-#SPDX - License - Identifier : Apache - 2.0
+# SPDX-FileCopyrightText: 2026 the kvstore authors
+# SPDX-License-Identifier: Apache-2.0
 """How fast KvikIO reads a file or namespace into GPU memory, unverified; the same lines as kvstore_gpu_bench prints.
 
     python bench/gpu/kvikio_rate.py PATH BYTES LEAST_MS

@@ -25,8 +25,10 @@ namespace kvstore::gpu {
 class PlainGpu {
  public:
   // The driver of this process (KVSTORE_LIBCUDA, or libcuda.so.1) and one of its GPUs.
-  static Result<PlainGpu> open(int device) {
+  static Result<PlainGpu> open(int ordinal) {
     KVS_ASSIGN(const CudaDriver* driver, CudaDriver::get());
+    cu::Device device = 0;
+    KVS_TRY(driver->check(driver->device_get(&device, ordinal), "cuDeviceGet", format_text("GPU %d", ordinal)));
     PlainGpu gpu(*driver, device);
     Symbols symbols(dlopen(driver->library().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD));
     symbols.need(gpu.memory_alloc_, "cuMemAlloc_v2");

@@ -52,6 +52,19 @@ engine.close()
 print("equal")
 """
 
+#: Runs the script of the rate with host memory in place of cupy's.
+RATE_ON_THE_HOST = """
+import runpy, sys, types
+import numpy as np
+
+device = types.SimpleNamespace(synchronize=lambda: None)
+cupy = types.ModuleType("cupy")
+cupy.empty, cupy.uint8, cupy.cuda = np.empty, np.uint8, types.SimpleNamespace(Device=lambda: device)
+sys.modules["cupy"] = cupy
+sys.argv = ["kvikio_rate.py", *sys.argv[1:]]
+runpy.run_path("bench/gpu/kvikio_rate.py", run_name="__main__")
+"""
+
 
 @pytest.fixture(scope="module")
 def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -132,6 +145,14 @@ def test_the_rate_into_gpu_memory_is_unmeasured_without_one_and_says_why(stub: P
     assert figure["name"] == "kvikio_get"
     assert figure["gb_per_s"] is None
     assert figure["note"]
+
+
+@pytest.mark.kvikio
+def test_the_script_of_the_rate_reads_all_and_tells_the_way(stub: Path, place: str) -> None:
+    done = run(stub, "-c", RATE_ON_THE_HOST, place, str(SIZE), "50")
+    figure = json.loads(done.stdout)
+    assert figure["gb_per_s"] > 0, done.stdout + done.stderr
+    assert figure["note"].endswith("compat, unverified")
 
 
 @pytest.mark.kvikio
