@@ -51,7 +51,7 @@ class Driver:
         self.context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)
         # The fake's work is the CPU's, and each piece of it is late by itself.
-        self.scratch = self._allocate(4096 if hasattr(self.lib, "fake_cuda_view") else _WORK_BYTES)
+        self.scratch = self.allocate(4096 if hasattr(self.lib, "fake_cuda_view") else _WORK_BYTES)
 
     def _call(self, name: str, *arguments: Any) -> None:
         code = getattr(self.lib, name)(*arguments)
@@ -65,7 +65,7 @@ class Driver:
         finally:
             self._call("cuCtxPopCurrent_v2", ctypes.byref(popped))
 
-    def _allocate(self, nbytes: int) -> DriverArray:
+    def allocate(self, nbytes: int) -> DriverArray:
         pointer = ctypes.c_uint64()
         self._in_context("cuMemAlloc_v2", ctypes.byref(pointer), ctypes.c_size_t(nbytes))
         return DriverArray(pointer.value, nbytes)
@@ -85,7 +85,7 @@ class Driver:
         return int(made.value or 0)
 
     def array(self, data: Bytes, stream: int) -> DriverArray:
-        made = self._allocate(data.nbytes)
+        made = self.allocate(data.nbytes)
         self._in_context(
             "cuMemcpyHtoDAsync_v2",
             ctypes.c_uint64(made.pointer),
