@@ -14,14 +14,17 @@ import json
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,19 +172,9 @@ class Run:
         begin = time.monotonic()
         with open(FOLDER / f"{name}.log", "w") as log:
             try:
-                done = subprocess.run(
-                    [str(part) for part in command],
-                    cwd=ROOT,
-                    env=self.environment(),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    timeout=limit_s,
-                )
-                made.status = "passed" if done.returncode == 0 else "failed"
-                made.why = (
-                    "" if done.returncode == 0 else f"exit status {done.returncode}, see build/gpu-check/{name}.log"
-                )
+                status = run_within(command, self.environment(), log, limit_s)
+                made.status = "passed" if status == 0 else "failed"
+                made.why = "" if status == 0 else f"exit status {status}, see build/gpu-check/{name}.log"
             except subprocess.TimeoutExpired:
                 made.status, made.why = "failed", f"not done after {limit_s:.0f} s"
             except OSError as error:
@@ -191,6 +184,25 @@ class Run:
 
     def skip(self, name: str, why: str) -> None:
         self.steps.append(Step(name, "skipped", why))
+
+
+def run_within(command: Sequence[str | Path], environment: Mapping[str, str], log: IO[str], limit_s: float) -> int:
+    """The exit status. Whatever ends the wait, nothing that the command started is left behind."""
+    process = subprocess.Popen(
+        [str(part) for part in command],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(limit_s)
+    finally:
+        with suppress(ProcessLookupError):  # all have ended
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def outcomes(path: Path) -> dict[str, str]:

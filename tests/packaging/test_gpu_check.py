@@ -9,12 +9,21 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not after 10 s"
+        time.sleep(0.01)
 
 
 def load() -> ModuleType:
@@ -97,6 +106,24 @@ def test_a_named_test_that_did_not_run_fails_its_step(tmp_path: Path) -> None:
     assert "1 of the 3 named" in step.why
     assert "a[torch] (skipped: needs a GPU and torch)" in step.why
     assert "b[cupy] (did not run)" in step.why
+
+
+def test_a_step_that_hangs_is_told_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "FOLDER", tmp_path)
+    run = gpu_check.Run(True, Path("storage.img"), 0)
+    step = run.step("hangs", ["bash", "-c", f"sleep 1000 & echo $! >{tmp_path}/pid; wait"], 1)
+    assert (step.status, step.why) == ("failed", "not done after 1 s")
+    state = Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}/stat")
+    wait_until(lambda: not state.exists() or state.read_text().split()[2] == "Z", "the child's end")
+
+
+def test_what_there_is_no_time_for_is_not_run_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "FOLDER", tmp_path)
+    run = gpu_check.Run(True, Path("storage.img"), 0)
+    run.started -= 450
+    step = run.step("late", ["true"], 60)
+    assert (step.status, step.why) == ("not run", "the eight minutes are over")
+    assert gpu_check.report(run) == gpu_check.EXIT_FAILED
 
 
 def test_the_named_tests_exist() -> None:
