@@ -6,8 +6,9 @@ Which blocks of which KV cache group a request needs, and when a block that is b
 own offloading scheduler's work; here are the index that it asks, and what it has no notion of: loads that fail, and
 loads within a step.
 
-Guarantees: a lookup is answered from the index at once; a key whose load failed is a miss before its request is looked
-up again, which would go on for ever otherwise.
+Guarantees: a lookup is answered from the index at once, or by the workers' word, where these are processes of their own
+whose puts the index learns of later; a key whose load failed is a miss before its request is looked up again, which
+would go on for ever otherwise.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from kvstore.vllm import compat, metrics
 from kvstore.vllm.chains import places
 from kvstore.vllm.failed import FailedKeys
 from kvstore.vllm.opened import Opened
+from kvstore.vllm.told import ToldKeys
 from kvstore.vllm.trouble import Trouble, answers
 
 
@@ -69,12 +71,14 @@ class ConnectorWorkerMetadata(OffloadingWorkerMetadata):
     failed_keys : blocks that could not be loaded.
     failed_requests : whose loads these were.
     mended_keys : such blocks of before, stored anew.
+    not_stored_keys : of jobs that are complete, blocks that this worker did not store.
     failures : loads within a step that failed since the start.
     """
 
     failed_keys: list[bytes] = field(default_factory=list)
     failed_requests: list[str] = field(default_factory=list)
     mended_keys: list[bytes] = field(default_factory=list)
+    not_stored_keys: list[bytes] = field(default_factory=list)
     failures: int = 0
 
     def aggregate(self, other: Any) -> ConnectorWorkerMetadata:
@@ -85,6 +89,7 @@ class ConnectorWorkerMetadata(OffloadingWorkerMetadata):
             failed_keys=[*self.failed_keys, *other.failed_keys],
             failed_requests=[*self.failed_requests, *other.failed_requests],
             mended_keys=[*self.mended_keys, *other.mended_keys],
+            not_stored_keys=[*self.not_stored_keys, *other.not_stored_keys],
             failures=max(self.failures, other.failures),
         )
 
@@ -107,6 +112,7 @@ class IndexManager(OffloadingManager):
         self._trouble = Trouble()
         self.counts = metrics.TierCounts()
         self.failed = FailedKeys()
+        self.told = ToldKeys()
         self.epoch = ""
         self._spaces = self._spaces_of_ranks()
 
@@ -114,7 +120,12 @@ class IndexManager(OffloadingManager):
         return [self._opened.space(rank, self.epoch) for rank in self._opened.ranks]
 
     def _has(self, key: bytes) -> bool:
-        return key not in self.failed and all(space.contains(key) for space in self._spaces)
+        if key in self.failed:
+            return False
+        if all(space.contains(key) for space in self._spaces):
+            self.told.discard(key)  # from now on the index knows best
+            return True
+        return key in self.told
 
     @answers(lambda: LookupResult.MISS, "a lookup is a miss")
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
@@ -140,6 +151,11 @@ class IndexManager(OffloadingManager):
         parents, depths = places(wanted, req_context, self._block_tokens)
         return PrepareStoreOutput(wanted, Keys(wanted, parents, depths), [])
 
+    def complete_store(self, keys: Collection[Any], req_context: Any, success: bool = True) -> None:
+        # In owner mode the index is the workers' own.
+        if success and self._opened.config.mode == "shared":
+            self.told.complete(keys)
+
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
         return RequestOffloadingContext()
 
@@ -148,6 +164,7 @@ class IndexManager(OffloadingManager):
         # Whoever asks for it has changed what the model computes. What is stored from now on is right for this engine
         # only, and what was stored before for others.
         self.epoch = uuid.uuid4().hex
+        self.told.clear()
         self._spaces = self._spaces_of_ranks()
 
     def get_stats(self) -> Any:
@@ -252,6 +269,9 @@ class ConnectorScheduler:
             for key in meta.mended_keys:
                 self.manager.failed.discard(key)
             self.manager.failed.add(meta.failed_keys)
+            for key in meta.failed_keys:
+                self.manager.told.discard(key)
+            self.manager.told.not_stored(meta.not_stored_keys)
             self._failures_seen = max(self._failures_seen, meta.failures)
         self.inner.update_connector_output(output)
         for request_id in meta.failed_requests if isinstance(meta, ConnectorWorkerMetadata) else ():

@@ -250,6 +250,7 @@ class ConnectorWorker:
                 self._trouble.tell("a store is refused", error)
         self.counts.add("blocks_not_stored", len(job.dst_spec.keys))
         self._meta.mark_completed(job_id)
+        self._meta.not_stored_keys += job.dst_spec.keys
 
     # ---- what ended ----
 
@@ -303,6 +304,7 @@ class ConnectorWorker:
                 self.counts.add("blocks_present")
             else:
                 self.counts.add("blocks_not_stored")
+                self._meta.not_stored_keys.append(block.key)
                 self._trouble.tell("a block is not stored", _reason(result))
 
     def _bytes(self, blocks: list[Block]) -> int:

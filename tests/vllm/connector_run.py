@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One process with a real vLLM and KVStoreConnector in it: as vllm_run.py, for the other door.
 
-The engine's core runs in this process, so that the pool can be looked into and spoiled while it serves.
+The engine's core runs in this process, and so does its worker unless the executor is ``mp``, so that the pool can be
+looked into and spoiled while it serves.
 """
 
 from __future__ import annotations
@@ -58,14 +59,17 @@ class Engine:
             **run.get("engine", {}),
         )
         self.has_store = bool(settings)
+        self.worker_is_here = run.get("engine", {}).get("distributed_executor_backend") != "mp"
 
     def core(self) -> Any:
         return self.llm.llm_engine.engine_core.engine_core
 
-    def halves(self) -> tuple[Any, Any]:
+    def halves(self) -> list[Any]:
+        """The scheduler's, and the worker's where it is here."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group
 
-        return self.core().scheduler.connector, get_kv_transfer_group()
+        workers = [get_kv_transfer_group()] if self.worker_is_here else []
+        return [self.core().scheduler.connector, *workers]
 
     def settle(self) -> None:
         """Step until all stores are reported."""
@@ -86,16 +90,19 @@ class Engine:
     def generate(self, step: dict[str, Any]) -> None:
         prompts = step["prompt"] if isinstance(step["prompt"], list) else [step["prompt"]]
         given = [{"prompt": one, **({"cache_salt": step["salt"]} if "salt" in step else {})} for one in prompts]
-        for output in self.llm.generate(given, SamplingParams(temperature=0, max_tokens=8), use_tqdm=False):
+        sampling = SamplingParams(temperature=0, max_tokens=step.get("max_tokens", 8))
+        for output in self.llm.generate(given, sampling, use_tqdm=False):
             (text,) = output.outputs
             tokens, reason = list(text.token_ids), text.finish_reason
             say(step="generate", tokens=tokens, cached=output.num_cached_tokens, finish=reason)
 
     def status(self) -> dict[str, Any]:
-        scheduler, worker = (half.report_status() for half in self.halves())
-        trouble = {**scheduler.pop("trouble"), **worker.pop("trouble")}
-        counted = {name: worker[name] + scheduler.get(name, 0) for name in worker if name != "pool"}
-        return {**counted, "trouble": trouble, "pool": worker["pool"], "metrics": shown(self.llm)}
+        """Summed over the halves that are here; of the others the metrics know."""
+        halves = [half.report_status() for half in self.halves()]
+        trouble = {kind: count for half in halves for kind, count in half.pop("trouble").items()}
+        pool = halves[-1].pop("pool", None)
+        counted = {name: sum(half.get(name, 0) for half in halves) for name in halves[-1]}
+        return {**counted, "trouble": trouble, "pool": pool, "metrics": shown(self.llm)}
 
 
 def main(run: dict[str, Any]) -> None:

@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 from connector_halves import Halves, allocated, cache_config, empty_step, request, vllm_config
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, supports_hma
-from vllm.v1.kv_offload.base import make_offload_key
+from vllm.v1.kv_offload.base import LookupResult, make_offload_key
+from vllm.v1.outputs import KVConnectorOutput
 
 import kvstore
 from kvstore.errors import ConfigError
 from kvstore.testing import SimDisk
 from kvstore.vllm import KVStoreConnector
+from kvstore.vllm.connector_scheduler import ConnectorWorkerMetadata
+from kvstore.vllm.told import TOLD_S, ToldKeys
 
 ALWAYS = 1_000_000
 
@@ -201,6 +204,66 @@ def test_after_a_reset_this_engine_finds_nothing_and_the_next_one_all(halves: An
     other = halves()
     other.scheduler.on_new_request(one)
     assert other.scheduler.get_num_new_matched_tokens(one, 0) == (32, True)
+
+
+class Unread:
+    """A space of whose blocks this process has not read yet."""
+
+    def contains(self, key: bytes) -> bool:
+        return False
+
+
+def told_by(engine: Halves, keys: list[bytes], *reports: ConnectorWorkerMetadata) -> list[LookupResult]:
+    """What a scheduler finds that knows of these only what its workers say: their reports, and that all are done."""
+    scheduler = engine.scheduler._scheduler
+    scheduler.manager._spaces = [Unread(), Unread()]
+    for report in reports:
+        scheduler.update(KVConnectorOutput(kv_connector_worker_meta=report))
+    scheduler.manager.complete_store(keys, None)
+    return [scheduler.manager.lookup(key, None) for key in keys]
+
+
+@pytest.mark.parametrize(("mode", "found"), [("shared", LookupResult.HIT), ("owner", LookupResult.MISS)])
+def test_with_workers_of_other_processes_their_word_is_a_hit(make_pool: Any, mode: str, found: LookupResult) -> None:
+    engine = Halves(str(make_pool()), mode=mode)
+    try:
+        assert told_by(engine, keys_of(2)) == [found, found]
+        engine.scheduler.reset_cache()
+        assert len(engine.scheduler._scheduler.manager.told) == 0
+    finally:
+        engine.close()
+
+
+def test_a_block_that_one_worker_did_not_store_or_load_is_not_told(make_pool: Any) -> None:
+    engine = Halves(str(make_pool()), mode="shared")
+    keys = keys_of(3)
+    try:
+        one, other = ConnectorWorkerMetadata(not_stored_keys=keys[:1]), ConnectorWorkerMetadata(failed_keys=keys[2:])
+        assert told_by(engine, keys, one.aggregate(ConnectorWorkerMetadata())) == [
+            *(LookupResult.MISS, LookupResult.HIT, LookupResult.HIT)
+        ]
+        engine.scheduler._scheduler.update(KVConnectorOutput(kv_connector_worker_meta=other))
+        lookup = engine.scheduler._scheduler.manager.lookup
+        assert [lookup(key, None) for key in keys] == [LookupResult.MISS, LookupResult.HIT, LookupResult.MISS]
+    finally:
+        engine.close()
+
+
+def test_a_worker_names_the_blocks_it_does_not_store(halves: Any, disk: SimDisk) -> None:
+    engine = halves()
+    disk.fault("error", op="write", times=ALWAYS)
+    output = engine.step(stores=(keys_of(1), [1]))
+    disk.clear_faults()
+    assert output.kv_connector_worker_meta.not_stored_keys == keys_of(1)
+
+
+def test_what_workers_told_is_forgotten_after_a_while() -> None:
+    now = [0.0]
+    told = ToldKeys(lambda: now[0])
+    told.complete([b"key"])
+    assert b"key" in told
+    now[0] = TOLD_S
+    assert b"key" not in told
 
 
 def test_both_roles_share_one_pool_until_both_are_shut_down(disk: SimDisk) -> None:

@@ -71,6 +71,7 @@ def main(run: dict[str, Any]) -> None:
         max_num_seqs=4,
         disable_log_stats=False,
         kv_transfer_config=transfer_config(run["engine_id"], tier, run["cpu_bytes"]) if tier is not None else None,
+        **run.get("engine", {}),
     )
     sampling = SamplingParams(temperature=0, max_tokens=8)
     for step in run["steps"]:

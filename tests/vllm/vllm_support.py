@@ -55,13 +55,14 @@ class Run:
         script: str = "vllm_run.py",
         **more: Any,
     ) -> None:
+        environment = {**ENVIRONMENT, **more.pop("environment", {})}
         self.engine_id = f"kvstore-test-{os.getpid()}-{id(self)}"
         tier = {"path": str(pool), **more.pop("tier", {})} if pool is not None else None
         run = {"model": str(model), "engine_id": self.engine_id, "tier": tier, "steps": steps}
         run |= {"dtype": "bfloat16", "cpu_bytes": CPU_BYTES, **more}
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / script), json.dumps(run)],
-            env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self.log: list[str] = []
 
@@ -88,7 +89,8 @@ class Run:
         return status
 
     def kill(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
+        # Its workers too, where these are processes of their own.
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(60)
 
     def end(self) -> None:
