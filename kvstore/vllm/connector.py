@@ -14,19 +14,15 @@ from functools import cached_property
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorRole, SupportsHMA
-from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import (
-    build_offloading_config,
-    get_offloading_group_ids,
-)
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import get_offloading_group_ids
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvstore.errors import KvStoreError
 from kvstore.vllm import compat, metrics
 from kvstore.vllm.connector_scheduler import ConnectorScheduler
 from kvstore.vllm.connector_worker import ConnectorWorker
-from kvstore.vllm.opened import Opened
+from kvstore.vllm.opened import Configs, Opened
 
 logger = compat.logger()
 
@@ -52,14 +48,11 @@ class KVStoreConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: Any = None
         self._worker: Any = None
         try:
-            config = build_offloading_config(vllm_config, kv_cache_config)
-            groups = kv_cache_config.kv_cache_groups
-            whole_prefix = all(isinstance(group.kv_cache_spec, FullAttentionSpec) for group in groups)
-            opened = Opened(vllm_config, config, whole_prefix)
+            opened = Opened(Configs.of(vllm_config, kv_cache_config))
             if role == KVConnectorRole.SCHEDULER:
-                self._scheduler = ConnectorScheduler(opened, vllm_config, kv_cache_config, config)
+                self._scheduler = ConnectorScheduler(opened)
             else:
-                self._worker = ConnectorWorker(opened, vllm_config, kv_cache_config, config)
+                self._worker = ConnectorWorker(opened)
         except KvStoreError as error:
             logger.error("kvstore: KVStoreConnector cannot start: %s", error)
             raise

@@ -195,23 +195,21 @@ class ConnectorScheduler:
     Parameters
     ----------
     opened : the pool.
-    vllm_config, kv_cache_config, offloading_config : vLLM's.
     """
 
-    def __init__(self, opened: Opened, vllm_config: Any, kv_cache_config: Any, offloading_config: Any) -> None:
+    def __init__(self, opened: Opened) -> None:
         self._opened = opened
-        block_tokens = [0] * len(kv_cache_config.kv_cache_groups)
-        for group in offloading_config.groups:
+        vllm, kv_cache, offloading = opened.configs
+        block_tokens = [0] * len(kv_cache.kv_cache_groups)
+        for group in offloading.groups:
             block_tokens[group.group_id] = group.tokens_per_block
-        transfer = vllm_config.kv_transfer_config
+        transfer = vllm.kv_transfer_config
         self.manager = IndexManager(opened, block_tokens, loads=transfer.is_kv_consumer, stores=transfer.is_kv_producer)
-        self.inner: Any = OffloadingConnectorScheduler(
-            IndexSpec(offloading_config, self.manager), vllm_config, kv_cache_config
-        )
+        self.inner: Any = OffloadingConnectorScheduler(IndexSpec(offloading, self.manager), vllm, kv_cache)
         self._failures_seen = 0
         # Of loads within a step, which there are with one KV cache group only.
-        self._group = offloading_config.groups[0]
-        self._tokens_per_hash = offloading_config.cache.tokens_per_hash
+        self._group = offloading.groups[0]
+        self._tokens_per_hash = offloading.cache.tokens_per_hash
         self._computed: dict[str, int] = {}
         self._loads_in_step: dict[int, TransferJob] = {}
         self._last_job = 0

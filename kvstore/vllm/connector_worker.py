@@ -84,13 +84,12 @@ class ConnectorWorker:
     Parameters
     ----------
     opened : the pool.
-    vllm_config, kv_cache_config, offloading_config : vLLM's.
     """
 
-    def __init__(self, opened: Opened, vllm_config: Any, kv_cache_config: Any, offloading_config: Any) -> None:
+    def __init__(self, opened: Opened) -> None:
         self._opened = opened
-        self._configs = (vllm_config, kv_cache_config, offloading_config)
-        self._many_groups = len(kv_cache_config.kv_cache_groups) > 1
+        self._configs = opened.configs
+        self._many_groups = len(opened.configs.kv_cache.kv_cache_groups) > 1
         self._trouble = Trouble()
         self.counts = metrics.TierCounts()
         self._failed = FailedKeys()

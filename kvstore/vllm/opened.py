@@ -8,7 +8,10 @@ vLLM builds the connector for its scheduler and for each worker. Those in one pr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 import kvstore
 from kvstore.errors import ConfigError
@@ -23,14 +26,30 @@ WHERE = "kv_connector_extra_config"
 DOOR = "connector"
 
 
+class Configs(NamedTuple):
+    """What vLLM says of one engine: its own two, and the ``OffloadingConfig`` that it makes of them."""
+
+    vllm: Any
+    kv_cache: Any
+    offloading: Any
+
+    @classmethod
+    def of(cls, vllm_config: Any, kv_cache_config: Any) -> Configs:
+        """All three, from vLLM's own two."""
+        return cls(vllm_config, kv_cache_config, build_offloading_config(vllm_config, kv_cache_config))
+
+    @property
+    def whole_prefix(self) -> bool:
+        """All layers need all blocks of a prefix: none has a window."""
+        return all(isinstance(group.kv_cache_spec, FullAttentionSpec) for group in self.kv_cache.kv_cache_groups)
+
+
 class Opened:
     """One role's opening of the pool.
 
     Parameters
     ----------
-    vllm_config : vLLM's.
-    offloading_config : vLLM's ``OffloadingConfig`` of the same.
-    whole_prefix : all layers need all blocks of a prefix: none has a window.
+    configs : of the engine; kept for both halves of the connector.
 
     Raises
     ------
@@ -38,11 +57,11 @@ class Opened:
     KvStoreError : the pool cannot be opened.
     """
 
-    def __init__(self, vllm_config: Any, offloading_config: Any, whole_prefix: bool) -> None:
-        transfer = vllm_config.kv_transfer_config
+    def __init__(self, configs: Configs) -> None:
+        self.configs = configs
+        transfer = configs.vllm.kv_transfer_config
         self.config = ConnectorConfig.from_mapping(transfer.kv_connector_extra_config, WHERE)
-        self._offloading = offloading_config
-        parallel = vllm_config.parallel_config
+        parallel = configs.vllm.parallel_config
         _require_one_opener(parallel, self.config.mode)
         if parallel.pipeline_parallel_size > 1:
             raise ConfigError(
@@ -51,21 +70,21 @@ class Opened:
             )
         self.ranks = range(parallel.world_size)
         self.rank = int(parallel.rank)
-        groups = len(offloading_config.groups)
-        self.by_layer = self.config.layerwise and _can_load_by_layer(len(self.ranks), groups, whole_prefix)
+        groups = len(configs.offloading.groups)
+        self.by_layer = self.config.layerwise and _can_load_by_layer(len(self.ranks), groups, configs.whole_prefix)
         if transfer.kv_load_failure_policy == "fail":
             logger.warning(
                 'kvstore: kv_load_failure_policy is "fail": a block that cannot be loaded ends its request; set it to '
                 '"recompute" in --kv-transfer-config'
             )
-        self._revision = self.config.revision or revision_of(offloading_config.model.name, WHERE)
+        self._revision = self.config.revision or revision_of(configs.offloading.model.name, WHERE)
         self.pool = kvstore.open(list(self.config.path), **self.config.open_options())
 
     def space(self, rank: int, epoch: str) -> kvstore.Space:
         """The space of one rank's parts. An ``epoch`` is a cache of its own, which nobody else finds."""
         identity = identity_of(
-            self._offloading,
-            self._offloading.worker_kv_bytes_per_block,
+            self.configs.offloading,
+            self.configs.offloading.worker_kv_bytes_per_block,
             self._revision,
             self.config.identity,
             door=DOOR,
