@@ -7,7 +7,6 @@ Everything here runs against LMCache's own classes; without LMCache only test_in
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -16,55 +15,25 @@ from typing import Any
 
 import pytest
 
-import kvstore
-
 os.environ.setdefault("LMCACHE_TRACK_USAGE", "false")
 os.environ.setdefault("LMCACHE_LOG_LEVEL", "WARNING")
 os.environ.setdefault("PYTHONHASHSEED", "0")
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "doors"))
 sys.path.insert(0, str(Path(__file__).parent))
 
-MIB = 1 << 20
+from door_fixtures import make_pool, pool_path  # noqa: F401
+from door_support import Door
 
-
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ValueError:
-        return False
+DOOR = Door(Path(__file__).parent, "lmcache", ("torch", "lmcache"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what could not be imported, and what would be deselected after importing torch and LMCache for it."""
-    if collection_path.name in (Path(__file__).parent.name, "test_installed.py"):
-        return None
-    if not (_is_installed("torch") and _is_installed("lmcache")):
-        return True
-    return True if "not lmcache" in config.option.markexpr else None
+    return DOOR.is_left_out(collection_path, config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.lmcache)
-
-
-@pytest.fixture
-def make_pool(tmp_path: Path) -> Callable[..., str]:
-    """Return a function that formats a pool file and returns its path."""
-
-    def make(size: int = 256 * MIB, region_bytes: int = 4 * MIB, name: str = "pool.img", **options: Any) -> str:
-        path = tmp_path / name
-        kvstore.format(str(path), size=size, region_bytes=region_bytes, min_block_bytes=4096, **options)
-        return str(path)
-
-    return make
-
-
-@pytest.fixture
-def pool_path(make_pool: Callable[..., str]) -> str:
-    return make_pool()
+    DOOR.mark(items)
 
 
 @pytest.fixture
@@ -95,5 +64,5 @@ def make_adapter() -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def adapter(make_adapter: Callable[..., Any], pool_path: str) -> Any:
+def adapter(make_adapter: Callable[..., Any], pool_path: str) -> Any:  # noqa: F811
     return make_adapter(pool_path)

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,42 +11,24 @@ from typing import Any
 
 import pytest
 
-import kvstore
-
+sys.path.insert(0, str(Path(__file__).parents[1] / "doors"))
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "python"))
 
 from gpu_fixtures import gpu, gpu_of_session  # noqa: F401
 
-MIB = 1 << 20
+from door_fixtures import disk, make_pool  # noqa: F401
+from door_support import Door
+
+DOOR = Door(Path(__file__).parent, "engines", ("vllm",), ("test_installed.py", "test_signatures.py"))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out what could not be imported, and what would be deselected after importing vLLM for it."""
-    if collection_path.name in (Path(__file__).parent.name, "test_installed.py", "test_signatures.py"):
-        return None
-    if importlib.util.find_spec("vllm") is None:
-        return True
-    return True if "not engines" in config.option.markexpr else None
+    return DOOR.is_left_out(collection_path, config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.engines)
-
-
-@pytest.fixture
-def make_pool(tmp_path: Path) -> Callable[..., Path]:
-    """Return a function that formats a pool file and returns its path."""
-
-    def make(size: int = 128 * MIB, region_bytes: int = 4 * MIB) -> Path:
-        path = tmp_path / "pool.img"
-        kvstore.format(str(path), size=size, region_bytes=region_bytes, min_block_bytes=4096)
-        return path
-
-    return make
+    DOOR.mark(items)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole, s
 from vllm.v1.kv_offload.base import LookupResult, make_offload_key
 from vllm.v1.outputs import KVConnectorOutput
 
-import kvstore
 from kvstore.errors import ConfigError
 from kvstore.testing import SimDisk
 from kvstore.vllm import KVStoreConnector
@@ -25,14 +24,6 @@ from kvstore.vllm.connector_scheduler import ConnectorWorkerMetadata
 from kvstore.vllm.told import TOLD_S, ToldKeys
 
 ALWAYS = 1_000_000
-
-
-@pytest.fixture
-def disk() -> Iterator[SimDisk]:
-    made = SimDisk("128MiB")
-    kvstore.format(made.path, region_bytes="4MiB", min_block_bytes=4096)
-    yield made
-    made.remove()
 
 
 @pytest.fixture
@@ -225,7 +216,7 @@ def told_by(engine: Halves, keys: list[bytes], *reports: ConnectorWorkerMetadata
 
 @pytest.mark.parametrize(("mode", "found"), [("shared", LookupResult.HIT), ("owner", LookupResult.MISS)])
 def test_with_workers_of_other_processes_their_word_is_a_hit(make_pool: Any, mode: str, found: LookupResult) -> None:
-    engine = Halves(str(make_pool()), mode=mode)
+    engine = Halves(make_pool(), mode=mode)
     try:
         assert told_by(engine, keys_of(2)) == [found, found]
         engine.scheduler.reset_cache()
@@ -235,7 +226,7 @@ def test_with_workers_of_other_processes_their_word_is_a_hit(make_pool: Any, mod
 
 
 def test_a_block_that_one_worker_did_not_store_or_load_is_not_told(make_pool: Any) -> None:
-    engine = Halves(str(make_pool()), mode="shared")
+    engine = Halves(make_pool(), mode="shared")
     keys = keys_of(3)
     try:
         one, other = ConnectorWorkerMetadata(not_stored_keys=keys[:1]), ConnectorWorkerMetadata(failed_keys=keys[2:])
@@ -288,7 +279,7 @@ def test_both_roles_share_one_pool_until_both_are_shut_down(disk: SimDisk) -> No
 def test_an_engine_of_several_processes_is_refused_in_owner_mode(
     parallel: dict[str, Any], said: str, make_pool: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = vllm_config({"path": str(make_pool()), "revision": "r1"}, **parallel)
+    config = vllm_config({"path": make_pool(), "revision": "r1"}, **parallel)
     with caplog.at_level(logging.ERROR, logger="vllm.kvstore"):
         for role in KVConnectorRole:
             with pytest.raises(ConfigError, match=said):

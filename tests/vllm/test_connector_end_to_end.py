@@ -77,7 +77,7 @@ def test_an_engine_killed_while_it_stores_comes_back_and_goes_on_when_the_pool_i
     killed.step("storing")
     killed.kill()
 
-    with kvstore.open(str(pool)) as opened:
+    with kvstore.open(pool) as opened:
         capacity_blocks = int(opened.stats()["capacity_bytes"]) // (128 << 10)
     fill = generate(0)
     fill["prompt"] = [generate(number)["prompt"] for number in range(100, 100 + 2 * capacity_blocks)]
@@ -104,7 +104,7 @@ def test_ten_requests_tell_the_store_which_block_comes_after_which(
     assert {step["cached"] for step in half.generated(10)} == {0}
     assert half.status()["lookup_hits"] == 0
 
-    command = [sys.executable, "-m", "kvstore", "dump", "--json", str(pool)]
+    command = [sys.executable, "-m", "kvstore", "dump", "--json", pool]
     dump = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=True).stdout
     blocks = [json.loads(line) for line in dump.splitlines() if '"depth"' in line]
     assert len(blocks) > 200

@@ -4,40 +4,28 @@
 
 from __future__ import annotations
 
-import json
-import re
-from pathlib import Path
-
 import pytest
+from door_support import ROOT, missing, pasted
 
 import kvstore.vllm
 from kvstore.vllm import KVStoreConnector, KVStoreTier
 from kvstore.vllm.config import _CHECKS, _CONNECTOR_CHECKS, ConnectorConfig, TierConfig
 from kvstore.vllm.metrics import COUNTERS
 
-ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "vllm.md"
-PASTED = [
-    pytest.param(json.loads(match), id=f"{path.name}-{number}")
-    for path in (ROOT / "README.md", DOCUMENT)
-    for number, match in enumerate(re.findall(r"--kv-transfer-config '(\{.*?\})'", path.read_text(), re.DOTALL))
-]
+PASTED = pasted(r"--kv-transfer-config '(\{.*?\})'", DOCUMENT)
 
 
-def test_the_documents_have_something_to_paste() -> None:
-    assert len(PASTED) >= 2
-
-
-@pytest.mark.parametrize("pasted", PASTED)
-def test_a_pasted_line_is_accepted(pasted: dict) -> None:
-    assert pasted["kv_load_failure_policy"] == "recompute"
-    settings = pasted["kv_connector_extra_config"]
-    if pasted["kv_connector"] == KVStoreConnector.__name__:
-        assert getattr(kvstore.vllm, pasted["kv_connector"]) is KVStoreConnector
-        assert pasted["kv_connector_module_path"] == kvstore.vllm.__name__
+@pytest.mark.parametrize("line", PASTED)
+def test_a_pasted_line_is_accepted(line: dict) -> None:
+    assert line["kv_load_failure_policy"] == "recompute"
+    settings = line["kv_connector_extra_config"]
+    if line["kv_connector"] == KVStoreConnector.__name__:
+        assert getattr(kvstore.vllm, line["kv_connector"]) is KVStoreConnector
+        assert line["kv_connector_module_path"] == kvstore.vllm.__name__
         assert ConnectorConfig.from_mapping(settings, "connector").path
         return
-    assert pasted["kv_connector"] == "OffloadingConnector"
+    assert line["kv_connector"] == "OffloadingConnector"
     (tier,) = settings["secondary_tiers"]
     assert (tier.pop("type"), tier.pop("module_path")) == (KVStoreTier.__name__, "kvstore.vllm")
     assert TierConfig.from_mapping(tier, "tier").path
@@ -50,6 +38,6 @@ def test_both_doors_have_a_line_to_paste() -> None:
 
 def test_every_setting_and_every_counter_is_in_the_document() -> None:
     text = DOCUMENT.read_text()
-    assert [name for name in _CHECKS if f"| `{name}` |" not in text] == []
-    assert [name for name in _CONNECTOR_CHECKS if f"`{name}`" not in text.partition("## The connector")[2]] == []
-    assert [name for name in COUNTERS if f"{name}_total" not in text] == []
+    assert missing(_CHECKS, text) == []
+    assert missing(_CONNECTOR_CHECKS, text.partition("## The connector")[2], "`{}`") == []
+    assert missing(COUNTERS, text, "{}_total") == []

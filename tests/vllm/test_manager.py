@@ -20,7 +20,6 @@ from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager, TieringOffloadingManager
 from vllm_tier import ROW_BYTES, ROWS, key, offloading_config, offloading_spec, request
 
-import kvstore
 from kvstore.testing import SimDisk
 
 KEYS = [key(number) for number in range(4)]
@@ -83,16 +82,8 @@ def stepped() -> Iterator[Callable[..., Stepped]]:
         Path(one.region.mmap_path).unlink(missing_ok=True)
 
 
-@pytest.fixture
-def disk() -> Iterator[SimDisk]:
-    made = SimDisk("128MiB")
-    kvstore.format(made.path, region_bytes="4MiB", min_block_bytes=4096)
-    yield made
-    made.remove()
-
-
 def test_the_blocks_of_a_request_come_back_as_one_job(stepped: Any, make_pool: Any) -> None:
-    engine = stepped(str(make_pool()))
+    engine = stepped(make_pool())
     engine.store(KEYS)
     engine.forget()
     context = engine.start()
@@ -123,7 +114,7 @@ def test_a_tier_that_is_behind_is_given_no_stores(stepped: Any, make_pool: Any) 
     pressure = {"backpressure_cls": "EMABackpressureDetector", "policy_cls": "DropStorePolicy"}
     # Any latency at all is too much, from the first store on.
     always = {"high_water_s": 1e-9, "low_water_s": 0.0, "warmup_completions": 0}
-    engine = stepped(str(make_pool()), backpressure={**pressure, **always})
+    engine = stepped(make_pool(), backpressure={**pressure, **always})
     engine.store(KEYS[:1])
     engine.store(KEYS[1:2])
     status = engine.tier.report_status()
@@ -131,7 +122,7 @@ def test_a_tier_that_is_behind_is_given_no_stores(stepped: Any, make_pool: Any) 
 
 
 def test_the_shared_memory_is_unmapped_at_the_end(stepped: Any, make_pool: Any) -> None:
-    engine = stepped(str(make_pool()))
+    engine = stepped(make_pool())
     engine.store(KEYS)
     engine.view = None
     engine.manager.shutdown()

@@ -34,9 +34,9 @@ def again(number: int) -> list[dict[str, Any]]:
     return [generate(number, max_tokens=1), RESET, generate(number, max_tokens=1)]
 
 
-def ranks_of(pool: Path) -> Counter[int]:
+def ranks_of(pool: str) -> Counter[int]:
     """How many blocks each rank has in the pool."""
-    with kvstore.open(str(pool), read_only=True) as opened:
+    with kvstore.open(pool, read_only=True) as opened:
         return Counter(int(block.space["rank"]) for block in opened.blocks())
 
 

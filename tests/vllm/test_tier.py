@@ -14,7 +14,6 @@ import pytest
 from vllm.v1.kv_offload.base import LookupResult
 from vllm_tier import CHUNK_TOKENS, ROW_BYTES, Tier, key, offloading_config, request
 
-import kvstore
 from kvstore.errors import ConfigError
 from kvstore.testing import SimDisk
 from kvstore.vllm.tier import _leaked
@@ -24,17 +23,9 @@ ALWAYS = 1_000_000
 
 @pytest.fixture
 def tier(make_pool: Any) -> Iterator[Tier]:
-    made = Tier(str(make_pool()))
+    made = Tier(make_pool())
     yield made
     made.tier.shutdown()
-
-
-@pytest.fixture
-def disk() -> Iterator[SimDisk]:
-    made = SimDisk("128MiB")
-    kvstore.format(made.path, region_bytes="4MiB", min_block_bytes=4096)
-    yield made
-    made.remove()
 
 
 def spoil_reads(disk: SimDisk, tier: Tier, number: int, fault: Any = "error", **more: Any) -> None:
@@ -192,7 +183,7 @@ def test_counts_are_told_once(tier: Tier) -> None:
 
 
 def test_events_tell_of_stored_and_evicted_blocks_where_they_are_asked_for(make_pool: Any) -> None:
-    tier = Tier(str(make_pool()), enable_kv_events=True, locality="LOCAL")
+    tier = Tier(make_pool(), enable_kv_events=True, locality="LOCAL")
     tier.store([key(1)], [0])
     tier.tier._space.delete([key(1)])
     events = list(tier.tier.take_events())
@@ -223,16 +214,16 @@ def test_a_block_of_a_group_ends_where_the_request_says(tier: Tier) -> None:
 )
 def test_a_bad_setting_is_named(make_pool: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        Tier(str(make_pool()), **settings)
+        Tier(make_pool(), **settings)
 
 
 def test_data_parallel_engines_need_a_shared_pool(make_pool: Any) -> None:
     with pytest.raises(ConfigError, match='mode must be "shared"'):
-        Tier(str(make_pool()), offloading_config(data_parallel_size=2))
+        Tier(make_pool(), offloading_config(data_parallel_size=2))
 
 
 def test_data_parallel_engines_share_a_pool_in_shared_mode(make_pool: Any) -> None:
-    tier = Tier(str(make_pool()), offloading_config(data_parallel_size=2), mode="shared")
+    tier = Tier(make_pool(), offloading_config(data_parallel_size=2), mode="shared")
     stored = tier.fill(0, seed=1)
     assert tier.store([key(1)], [0]).success
     assert tier.load([key(1)], [4]).success
@@ -242,4 +233,4 @@ def test_data_parallel_engines_share_a_pool_in_shared_mode(make_pool: Any) -> No
 
 def test_rows_larger_than_a_region_are_refused_at_the_start(make_pool: Any) -> None:
     with pytest.raises(ConfigError, match="--block-bytes 131072"):
-        Tier(str(make_pool(region_bytes=65536)), row_bytes=131072)
+        Tier(make_pool(region_bytes=65536), row_bytes=131072)

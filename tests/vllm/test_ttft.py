@@ -28,7 +28,7 @@ def test_every_pass_of_an_engine_is_told_with_its_calls(
         monkeypatch.setenv(name, value)
     result = tmp_path / "result.json"
     words = [
-        *("--model", str(model), "--pool", str(make_pool()), "--python", sys.executable, "--output", str(result)),
+        *("--model", str(model), "--pool", make_pool(), "--python", sys.executable, "--output", str(result)),
         *("--spec", "vllm_cpu:CpuTieringSpec", "--cpu-bytes", "32MiB", "--engine-args", json.dumps(ARGUMENTS)),
         *("--tokens", str(TOKENS), "--concurrency", "2", "--requests", str(REQUESTS), "--output-tokens", "4"),
     ]

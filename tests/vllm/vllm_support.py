@@ -50,14 +50,14 @@ class Run:
     def __init__(
         self,
         model: Path,
-        pool: Path | None,
+        pool: str | None,
         steps: list[dict[str, Any]],
         script: str = "vllm_run.py",
         **more: Any,
     ) -> None:
         environment = {**ENVIRONMENT, **more.pop("environment", {})}
         self.engine_id = f"kvstore-test-{os.getpid()}-{id(self)}"
-        tier = {"path": str(pool), **more.pop("tier", {})} if pool is not None else None
+        tier = {"path": pool, **more.pop("tier", {})} if pool is not None else None
         run = {"model": str(model), "engine_id": self.engine_id, "tier": tier, "steps": steps}
         run |= {"dtype": "bfloat16", "cpu_bytes": CPU_BYTES, **more}
         self._process = subprocess.Popen(
