@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""Starts, watches and kills a real `lmcache server` with kvstore as its L2, for scripts/demo."""
+"""Starts, watches and kills a real `lmcache server` with kvstore as its L2, for scripts/demo and tests."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,21 @@ class LMCacheServer:
     folder : for its log and its process id.
     pool : path of a formatted pool.
     l1_gb : memory that LMCache moves blocks through.
+    program : that runs LMCache.
+    arguments : further ones of the server.
+    environment : beside that of this process.
     """
 
-    def __init__(self, folder: Path, pool: Path, l1_gb: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        pool: Path | str,
+        l1_gb: float,
+        *,
+        program: Sequence[str] = ("lmcache",),
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.port, self.http_port = _free_port(), _free_port()
         self._log = folder / "server.log"
         self._pid_file = folder / "server.pid"
@@ -46,13 +59,13 @@ class LMCacheServer:
             "adapter_params": {"path": str(pool), "durable": True},
         }
         command = [
-            "lmcache", "server",
+            *program, "server",
             "--host", "127.0.0.1", "--port", str(self.port), "--http-port", str(self.http_port),
             "--l1-size-gb", str(l1_gb), "--no-l1-use-lazy", "--eviction-policy", "noop",
             "--l2-store-policy", "skip_l1", "--supported-transfer-mode", "engine_driven",
-            "--l2-adapter", json.dumps(adapter),
+            "--l2-adapter", json.dumps(adapter), *arguments,
         ]  # fmt: skip
-        environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false"}
+        environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false", **(environment or {})}
         self._started = time.monotonic()
         with open(self._log, "ab") as log:
             # A group of its own, so that killing it reaches what it starts itself.
