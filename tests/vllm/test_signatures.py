@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Goal: a release of vLLM that is supported by its signatures asks for nothing that our classes do not have.
 
-Method: the base classes of that release are parsed, not imported, from its wheel's files, which scripts/test --engines
+Method: the base classes of that release are parsed, not imported, from its wheel's files, which scripts/test engines
 unpacks. Every abstract method must be ours, and every method of ours must take what the release passes.
 """
 
@@ -80,7 +80,7 @@ def missing(base: ast.ClassDef, ours: ast.ClassDef) -> list[str]:
 def unpacked(version: str, path: str) -> Path:
     found = ROOT / f"build/vllm-{version}/vllm" / path
     if not found.exists():
-        pytest.skip(f"the files of vLLM {version} are not unpacked in build: scripts/test --engines")
+        pytest.skip(f"the files of vLLM {version} are not unpacked in build: scripts/test engines")
     return found
 
 
