@@ -105,7 +105,7 @@ class BouncePool {
       puts[i].segment_count = gets[i].segment_count = 1;
       puts[i].memory_place = gets[i].memory_place = static_cast<int32_t>(place);
     }
-    store_->prepare_mover(*mover);
+    KVS_TRY(store_->prepare_mover(*mover));
     KVS_TRY(mover->begin(!is_put));
     store::SubmitOptions options;
     options.mover = std::move(mover);
@@ -207,7 +207,7 @@ Status direct_rates(const PlainGpu& gpu, const BenchOptions& options) {
   const CuFile& cufile = *new CuFile(opened);
   KVS_ASSIGN(const std::unique_ptr<device::Device> below, device::open_device(options.path, {}, system_clock()));
   KVS_ASSIGN(const std::unique_ptr<device::Device> direct,
-             make_cufile_device(cufile, gpu.driver(), *below, kDirectThreads));
+             make_cufile_device(cufile, gpu.driver(), gpu.context(), *below, kDirectThreads));
   KVS_ASSIGN(const PlainMemory memory, PlainMemory::make(gpu, kDirectThreads * kDirectBytes));
   const std::string way = cufile.says_direct(below->info().is_fabric) ? "direct" : "compat: through host memory";
   const uint64_t size = below->info().size_bytes;

@@ -82,7 +82,8 @@ Backing on_cufile() {
   if (backing.device == nullptr) return backing;
   const gpu::FakeCuFile& fake = gpu::FakeCuFile::get();
   backing.below = std::move(backing.device);
-  backing.device = gpu::make_cufile_device(fake.cufile, fake.gpu.driver, fake.gpu.context(0), *backing.below, 4).value();
+  backing.device =
+      gpu::make_cufile_device(fake.cufile, fake.gpu.driver, fake.gpu.context(0), *backing.below, 4).value();
   return backing;
 }
 
@@ -98,7 +99,8 @@ Backing on_real_cufile() {
   }());
   EXPECT_TRUE(cufile.ok()) << cufile.status().message();
   backing.below = std::move(backing.device);
-  backing.device = gpu::make_cufile_device(cufile.value(), driver, *backing.below, 4).value();
+  backing.device =
+      gpu::make_cufile_device(cufile.value(), driver, gpu::FakeDriver::get().context(0), *backing.below, 4).value();
   return backing;
 }
 

@@ -139,7 +139,8 @@ TEST_F(RealCuFile, OurDeviceEndsWhatIsInFlightAboveTheCountOfSlabs) {
   ASSERT_TRUE(cufile.ok()) << cufile.status().message();
   const auto below = device::open_device(loop.path(), {.kind = "threads"}, system_clock());
   ASSERT_TRUE(below.ok()) << below.status().message();
-  const auto direct = make_cufile_device(cufile.value(), FakeDriver::get().driver, *below.value(), 16);
+  const auto direct =
+      make_cufile_device(cufile.value(), FakeDriver::get().driver, FakeDriver::get().context(0), *below.value(), 16);
   ASSERT_TRUE(direct.ok()) << direct.status().message();
   device::Device* const devices[] = {direct.value().get()};
   const auto queue = direct.value()->make_queue(devices, {.depth = kReads});

@@ -134,7 +134,7 @@ TEST_F(RealGpu, ABlockComesBackThroughAPool) {
     put.segments = get.segments = &segment;
     put.segment_count = get.segment_count = 1;
     put.memory_place = get.memory_place = place;
-    store.value()->prepare_mover(*mover);
+    ASSERT_TRUE(store.value()->prepare_mover(*mover).ok());
     ASSERT_TRUE(mover->begin(!is_put).ok());
     store::SubmitOptions submit;
     submit.mover = std::move(mover);
@@ -163,7 +163,7 @@ TEST_F(RealGpu, CuFileReadsWhatTheKernelReads) {
   const char* const named = std::getenv("KVSTORE_GPU_CHECK_PATH");
   const auto below = device::open_device(named == nullptr ? file.path() : named, {.kind = "threads"}, system_clock());
   ASSERT_TRUE(below.ok()) << below.status().message();
-  const auto direct = make_cufile_device(cufile.value(), gpu_->driver(), *below.value(), 2);
+  const auto direct = make_cufile_device(cufile.value(), gpu_->driver(), gpu_->context(), *below.value(), 2);
   if (!direct.ok()) GTEST_SKIP() << "needs storage that cuFile takes, and a GPU: " << direct.status().message();
   const auto memory = PlainMemory::make(*gpu_, 4 * kMiB);
   ASSERT_TRUE(memory.ok()) << memory.status().message();
