@@ -15,10 +15,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "doors"))
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(1, str(Path(__file__).parents[1] / "python"))
 
-from gpu_fixtures import gpu, gpu_of_session  # noqa: F401
-
 from door_fixtures import disk, make_pool  # noqa: F401
 from door_support import Door
+from gpu_fixtures import gpu, gpu_of_session  # noqa: F401
 
 DOOR = Door(Path(__file__).parent, "engines", ("vllm",), ("test_installed.py", "test_signatures.py"))
 
