@@ -180,9 +180,10 @@ def test_what_is_no_stream_is_refused(file_space, gpu):
         file_space.put(b"refused", CudaArray(gpu.array(DATA)), stream="s")
 
 
-def test_gpu_memory_is_not_registered_with_the_devices_queues(file_pool, gpu):
-    with pytest.raises(errors.ConfigError, match="only host memory is registered"):
-        file_pool.register(CudaArray(gpu.array(DATA)))
+def test_gpu_memory_is_registered_only_where_gpu_direct_uses_it(file_pool, gpu):
+    registration = file_pool.register(CudaArray(gpu.array(DATA)))
+    assert not registration.registered
+    assert registration.reason == "gpu_direct is off: GPU memory is used as it is"
 
 
 def test_a_copy_that_fails_is_the_items_error_with_cudas_words(file_space, gpu):

@@ -81,7 +81,7 @@ def run_gpu(environment: dict[str, str], pool_path: str) -> RunGpu:
 
 _PUT_AND_GET = """
 with kvstore.open(path, gpu_direct={mode!r}) as pool:
-    space = pool.space({{"model": "m"}})
+    space = pool.space(model="m")
     space.put(b"a", CudaArray(gpu.array(data)))
     first = fresh()
     assert space.get(b"a", CudaArray(first)) == data.nbytes
@@ -134,7 +134,7 @@ def test_a_pool_that_was_read_directly_can_be_opened_again_after_close(run_gpu: 
     told = run_gpu("""
         for mode in ("on", "auto", "off"):
             pool = kvstore.open(path, gpu_direct=mode)
-            space = pool.space({"model": "m"})
+            space = pool.space(model="m")
             job = space.put_many([b"a"], [CudaArray(gpu.array(data))])
             job.wait()
             target = fresh()
@@ -147,13 +147,34 @@ def test_a_pool_that_was_read_directly_can_be_opened_again_after_close(run_gpu: 
     assert told == "open"
 
 
+def test_an_arena_is_registered_with_cufile_until_it_is_unregistered(run_gpu: RunGpu) -> None:
+    told = run_gpu("""
+        import ctypes
+        cufile = ctypes.CDLL(os.environ["KVSTORE_LIBCUFILE"])
+        cufile.fake_cufile_registered.restype = ctypes.c_uint64
+        with kvstore.open(path, gpu_direct="auto") as pool:
+            space = pool.space(model="m")
+            arena = CudaArray(gpu.array(data))
+            registration = pool.register(arena)  # waits for the proof
+            told = [registration.registered, registration.reason, cufile.fake_cufile_registered()]
+            space.put(b"a", CudaArray(gpu.array(data)))
+            assert space.get(b"a", arena) == data.nbytes
+            assert (arena.array.host_view() == data).all()
+            told.append(counts(pool)["bytes_direct"])
+            pool.unregister(arena)
+            told.append(cufile.fake_cufile_registered())
+        print(json.dumps(told))
+    """)
+    assert told == [True, "", 2 << 20, 2 << 20, 0]
+
+
 def test_a_library_that_is_missing_is_the_error_of_on_and_the_state_of_auto(
     run_gpu: RunGpu, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(environment, "KVSTORE_LIBCUFILE", "/nonexistent/libcufile.so.0")
     told = run_gpu("""
         with kvstore.open(path, gpu_direct="on") as pool:
-            space = pool.space({"model": "m"})
+            space = pool.space(model="m")
             try:
                 space.put(b"a", CudaArray(gpu.array(data)))
             except kvstore.errors.UnsupportedError as error:
