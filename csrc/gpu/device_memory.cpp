@@ -96,8 +96,9 @@ Status DeviceMemory::meet(std::span<const store::PoolDevice> devices) {
   return {};
 }
 
-bool DeviceMemory::reads_directly(uint32_t place, uint16_t device) {
-  DirectReads* const direct = direct_ ? direct_->reads_of(places_[place].gpu->device()) : nullptr;
+bool DeviceMemory::reads_directly(uint32_t place, uint16_t device, bool has_deadline) {
+  if (direct_ == nullptr || (has_deadline && !direct_->takes_deadlines())) return false;
+  DirectReads* const direct = direct_->reads_of(places_[place].gpu->device());
   return direct != nullptr && direct->reads(device);
 }
 

@@ -50,7 +50,7 @@ class DeviceMemory final : public store::MemoryMover {
 
   void when_ready(std::function<void()> ready) override;
   Status meet(std::span<const store::PoolDevice> devices) override;
-  bool reads_directly(uint32_t place, uint16_t device) override;
+  bool reads_directly(uint32_t place, uint16_t device, bool has_deadline) override;
   void refuse_direct(uint32_t place, uint16_t device, const Status& why) override;
   void start(store::MemoryMove& move, store::MoveListener& listener) override;
   void job_ended() override;

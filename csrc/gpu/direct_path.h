@@ -32,6 +32,8 @@ class DirectPath {
   Status use(Bounce& gpu, std::span<const store::PoolDevice> devices);
   // Lets go of the devices, which nobody could open alone before. Nothing of this may be under way, or come.
   void close();
+  // Whether also what has a deadline is read directly: cuFile cannot be told to give up, so it may come late.
+  bool takes_deadlines() const { return mode_ == GpuDirect::kOn; }
   // What reads into the memory of a GPU; null: nothing does.
   DirectReads* reads_of(int gpu);
   // For people: "off", "not used yet", or for each GPU "GPU 0: direct", "compat", "being proven" or "refused: <why>".

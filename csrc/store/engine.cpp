@@ -592,11 +592,11 @@ void Engine::piece_over(Piece& piece) {
 
 // ---- memory that the CPU does not reach ------------------------------------------------------------------------
 
-// I11: a read with a deadline may have to answer before the device does, so the device never has the caller's memory.
 bool Engine::may_go_direct(const Item& item, uint64_t first, uint64_t count) const {
-  return item.mover != nullptr && !item.by_staging && item.prefetched.size() == 0 &&
-         item.job->deadline_at_ns() == UINT64_MAX && wants_whole_pages(item, first, count) &&
-         item.mover->reads_directly(item.memory_place, item.place.device);
+  if (item.mover == nullptr || item.by_staging || item.prefetched.size() != 0) return false;
+  const bool has_deadline = item.job->deadline_at_ns() != UINT64_MAX;
+  return wants_whole_pages(item, first, count) &&
+         item.mover->reads_directly(item.memory_place, item.place.device, has_deadline);
 }
 
 void Engine::start_move(Piece& piece) {

@@ -73,8 +73,8 @@ class MemoryMover {
   virtual void when_ready(std::function<void()> ready) = 0;
 
   // Whether start() takes direct reads of that device of the pool into memory of that place. Where its memory, and what
-  // is wanted of a block, are whole pages.
-  virtual bool reads_directly(uint32_t /*place*/, uint16_t /*device*/) { return false; }
+  // is wanted of a block, are whole pages. `has_deadline`: of a job that then ends only when such a read has (I11).
+  virtual bool reads_directly(uint32_t /*place*/, uint16_t /*device*/, bool /*has_deadline*/) { return false; }
   // What a direct read did not get right and a read through staging did. Such reads are not asked for again.
   virtual void refuse_direct(uint32_t /*place*/, uint16_t /*device*/, const Status& /*why*/) {}
 

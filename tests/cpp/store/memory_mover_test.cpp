@@ -62,12 +62,15 @@ class FarMemory : public MemoryMover {
   }
   uint8_t* bytes() { return bytes_.data(); }
 
-  bool reads_directly(uint32_t, uint16_t) override { return disk != nullptr && refusal.ok(); }
+  bool reads_directly(uint32_t, uint16_t, bool has_deadline) override {
+    return disk != nullptr && refusal.ok() && (takes_deadlines || !has_deadline);
+  }
   void refuse_direct(uint32_t, uint16_t, const Status& why) override { refusal = why; }
 
   device::SimDisk* disk = nullptr;  // that is read directly
   Status direct_outcome;            // of the next direct reads
-  bool spoils = false;              // direct reads give other bytes
+  bool takes_deadlines = false;
+  bool spoils = false;  // direct reads give other bytes
   uint64_t direct_reads = 0;
   Status refusal;
   int node = -1;  // of NUMA
@@ -336,11 +339,28 @@ TEST_F(FarBlocks, ACorruptBlockIsAMissAndNoFaultOfTheDirectPath) {
   EXPECT_TRUE(target->refusal.ok()) << target->refusal.message();
 }
 
-TEST_F(FarBlocks, AReadWithADeadlineIsNeverDirect) {
+TEST_F(FarBlocks, AReadWithADeadlineIsDirectOnlyWhereTheMoverTakesThose) {
   ASSERT_TRUE(run(put("a", source)));
   ASSERT_TRUE(run(get_pages(target, 0, kWholeBlock, 1'000'000'000)));
-  EXPECT_EQ(target->direct_reads, 0u) << "I11: it may answer before its device does";
+  EXPECT_EQ(target->direct_reads, 0u);
   EXPECT_TRUE(is_whole(*target));
+  target->takes_deadlines = true;
+  ASSERT_TRUE(run(get_pages(target, 0, kWholeBlock, 1'000'000'000)));
+  EXPECT_EQ(target->direct_reads, 2u);
+}
+
+TEST_F(FarBlocks, ADeadlineDoesNotEndADirectRead) {
+  ASSERT_TRUE(run(put("a", source)));
+  target->takes_deadlines = true;
+  target->moves_at_once = false;
+  const JobRef read = get_pages(target, 0, kWholeBlock, 1'000'000'000);
+  ASSERT_TRUE(sim().run_until([&] { return target->started.size() >= 2; }));
+  sim().advance_ns(2'000'000'000);
+  sim().run_idle();
+  EXPECT_FALSE(read->done()) << "I11: its memory is being written";
+  target->run();
+  target->moves_at_once = true;
+  ASSERT_TRUE(run(read));
 }
 
 TEST_F(FarBlocks, ADirectReadHoldsItsJobUntilItHasEnded) {
