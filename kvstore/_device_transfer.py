@@ -36,7 +36,7 @@ EXTENTS_BYTES = 256 << 20
 STRAIGHT_BYTES = 64 << 10
 
 _KERNEL_UNIT = 16
-_LANES = 8  # streams of loads: so many gets, or layers of one, are read at the same time
+_LANES = 8  # so many gets, or layers of one, are read at the same time
 _WAIT_SLICE_S = 0.01
 _LOOK_S = 20e-6
 
@@ -102,6 +102,15 @@ class _Group:
 
     def segments(self, number: int) -> list[tuple[int, int]]:
         return [(one.address + number * one.stride, one.nbytes) for one in self.regions]
+
+
+class _Lane:
+    """Two streams for loads: ``reads`` waits for gets and for nothing else, so that reads do not wait for the engine,
+    and ``moves`` has what touches the cache."""
+
+    def __init__(self, device: int) -> None:
+        self.reads = OwnStream(device)
+        self.moves = OwnStream(device)
 
 
 class _Job:
@@ -203,7 +212,7 @@ class DeviceTransfer:
         sizes = [group.block_bytes for group in self._groups.values() if not group.is_straight]
         self._extents = DeviceExtents(self.device, max(sizes), extents_bytes) if sizes else None
         self._gathers = OwnStream(self.device)
-        self._lanes = deque(OwnStream(self.device) for _ in range(_LANES))
+        self._lanes = deque(_Lane(self.device) for _ in range(_LANES))
         self._queue = space.pool.queue()
         self._waiting: deque[_Job] = deque()  # in order; those with blocks that have no extent yet
         self._jobs: dict[int, _Job] = {}
@@ -361,33 +370,37 @@ class DeviceTransfer:
             if part.touches:
                 part.marks.append(StreamMark(self.device, self._gathers))
 
-    def _lane(self) -> OwnStream:
+    def _lane(self) -> _Lane:
         self._lanes.rotate(-1)
         return self._lanes[-1]
 
-    def _get(self, part: _Part, lane: OwnStream, outs: Sequence[Any], wanted: list[int], **options: Any) -> None:
-        """A get whose end ``lane`` waits for. What goes straight is read once the engine's stream has come so far."""
+    def _get(self, part: _Part, lane: _Lane, outs: Sequence[Any], wanted: list[int], **options: Any) -> None:
+        """A get that what is put on the lane's ``moves`` afterwards waits for, and for the engine's stream.
+
+        What goes straight is read only once the engine's stream has come so far.
+        """
         if None in part.extents:
-            part.job.after.hold_back(lane)
+            part.job.after.hold_back(lane.reads)
         job = part.job.space.get_many(
             [block.key for block in part.blocks],
             outs,
             queue=self._queue,
             deadline_ms=self._deadline_ms,
-            stream=lane,
+            stream=lane.reads,
             **options,
         )
         self._submitted(part, job, wanted)
-        part.job.after.hold_back(lane)  # before anything is scattered
+        StreamMark(self.device, lane.reads).hold_back(lane.moves)
+        part.job.after.hold_back(lane.moves)
 
     def _begin_load(self, part: _Part) -> None:
         lane = self._lane()
         try:
             self._get(part, lane, self._places(part), [self.block_bytes(block.group) for block in part.blocks])
-            self._move(part, lane, to_cache=True)
+            self._move(part, lane.moves, to_cache=True)
         finally:
             if part.touches:
-                part.marks.append(StreamMark(self.device, lane))
+                part.marks.append(StreamMark(self.device, lane.moves))
 
     def _begin_load_by_layer(self, part: _Part) -> None:
         group = self._groups[part.blocks[0].group]
@@ -407,12 +420,12 @@ class DeviceTransfer:
                     piece.cache.scatter(
                         [(address + piece.offset, piece.nbytes) for address in part.extents if address is not None],
                         [[block.number] for block in part.blocks],
-                        stream=lane,
+                        stream=lane.moves,
                         layers=(layer, 1),
                     )
             finally:
                 if part.touches:
-                    mark = StreamMark(self.device, lane)
+                    mark = StreamMark(self.device, lane.moves)
                     part.marks.append(mark)
                     for name in region.layers:
                         part.job.layer_marks.setdefault(name, []).append(mark)

@@ -105,6 +105,20 @@ def test_a_load_touches_the_cache_only_when_the_engine_has_come_to_it(make: Make
     assert cached.same([11, 0], [3, 7])
 
 
+def test_reads_do_not_wait_for_the_engine_however_many_there_are(make: Make, gpu: FakeGpu) -> None:
+    cached = make()
+    cached.store([3, 7])
+    gate = gpu.lib.fake_cuda_gate(cached.stream)
+    for tag in range(2, 14):  # more than there are lanes
+        cached.transfer.load(tag, places(tag, 15)[:1])
+    until(lambda: cached.pool.stats()["bytes_got"] == 12 * len(LAYERS) * LAYER_BYTES)
+    assert cached.transfer.poll() == []
+    gpu.lib.fake_cuda_open_gate(gate)
+    cached.transfer.wait(range(2, 14))
+    assert all(done.good == [True] for done in cached.transfer.poll())
+    assert all(cached.same([number], [3]) for number in range(2, 14))
+
+
 @pytest.mark.parametrize("way", ["extents", "straight"])
 def test_a_layer_is_waited_for_by_the_engines_stream_and_not_by_the_host(
     make: Make, gpu: FakeGpu, disk: SimDisk, way: str
@@ -116,6 +130,7 @@ def test_a_layer_is_waited_for_by_the_engines_stream_and_not_by_the_host(
     for layer in LAYERS:
         cached.transfer.wait_layer(layer)  # returns while the device is stuck
     mark = StreamMark(0, cached.stream)
+    until(lambda: disk.stuck_count > 0)
     assert not mark.has_happened()
     disk.release_stuck()
     until(mark.has_happened)
