@@ -89,3 +89,30 @@ def give_back(memory_obj: Any) -> None:
         return
     memory_obj.valid = True
     allocator.free(memory_obj)
+
+
+def device_buffer(nbytes: int, device: str) -> Any:
+    """Memory of a GPU as a tensor of bytes that begins at a multiple of 64 KiB, the page of a GPU."""
+    import torch
+
+    page = 64 << 10
+    tensor = torch.empty(nbytes + page, dtype=torch.uint8, device=device)
+    begin = -tensor.data_ptr() % page
+    return tensor[begin : begin + nbytes]
+
+
+class DeviceBuffer:
+    """A part of a GPU's memory that no stream writes any more.
+
+    LMCache hands its storage what it has waited for, and takes back what nobody uses any more.
+    """
+
+    def __init__(self, memory_obj: Any) -> None:
+        self.__cuda_array_interface__ = {
+            "version": 3,
+            "shape": (memory_obj.get_size(),),
+            "typestr": "|u1",
+            "data": (memory_obj.data_ptr, False),
+            "strides": None,
+            "stream": None,
+        }

@@ -66,3 +66,22 @@ _CHECKS: dict[str, _settings.Check] = {
     "max_capacity_bytes": _settings.number(int, 0, "bytes"),
     "chain_entries": _settings.number(int, 1, "entries"),
 }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StorageConfig(DoorConfig):
+    """Settings of the storage plugin, besides those of every door.
+
+    Parameters
+    ----------
+    buffer_bytes : memory for objects on their way, of the worker's GPU; where there is none, of the host.
+    """
+
+    buffer_bytes: int = 1 << 30
+
+    @classmethod
+    def from_mapping(cls, fields: Mapping[str, Any], where: str) -> StorageConfig:
+        return cls(**_settings.check_settings(fields, where, _STORAGE_CHECKS))
+
+
+_STORAGE_CHECKS: dict[str, _settings.Check] = {**_CHECKS, "buffer_bytes": _settings.number(int, 4096, "bytes")}

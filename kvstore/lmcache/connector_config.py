@@ -1,21 +1,22 @@
 # SPDX-FileCopyrightText: 2026 the kvstore authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the in-process door finds its settings: LMCache's ``extra_config``, or the query of an ``external://`` URL."""
+"""Where the in-process doors find their settings: LMCache's ``extra_config``, or the query of a ``remote_url``."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.metadata import LMCacheMetadata
 
 from kvstore.errors import ConfigError
-from kvstore.lmcache.config import DoorConfig
+from kvstore.lmcache.config import DoorConfig, StorageConfig
 
 _OF_LMCACHE = ("module_path", "class_name")
+Door = TypeVar("Door", bound=DoorConfig)
 _PLACEHOLDERS = ("worker_id", "local_worker_id", "world_size")
 
 
@@ -32,14 +33,53 @@ def door_config(config: LMCacheEngineConfig, metadata: LMCacheMetadata, plugin_n
     """
     if plugin_name is not None:
         where = f"remote_storage_plugin.{plugin_name}"
-        fields: Mapping[str, Any] = {
-            name[len(where) + 1 :]: value
-            for name, value in (config.extra_config or {}).items()
-            if name.startswith(where + ".") and name[len(where) + 1 :] not in _OF_LMCACHE
-        }
+        fields: Mapping[str, Any] = _extra_fields(config, where)
     else:
         where, fields = "remote_url", _query_fields(config.remote_url or "")
-    door = DoorConfig.from_mapping(fields, where)
+    return with_paths(DoorConfig.from_mapping(fields, where), metadata, where)
+
+
+def storage_config(config: LMCacheEngineConfig, metadata: LMCacheMetadata, class_name: str) -> StorageConfig:
+    """Read and check the settings of a storage plugin, which LMCache does not tell its name.
+
+    Parameters
+    ----------
+    class_name : whose ``storage_plugin.<name>.*`` settings count.
+
+    Raises
+    ------
+    ConfigError : several plugins have this class, or a bad setting; the message names it.
+    """
+    ending = ".class_name"
+    names = [
+        name
+        for name, value in (config.extra_config or {}).items()
+        if name.startswith("storage_plugin.") and name.endswith(ending) and value == class_name
+    ]
+    if len(names) != 1:
+        raise ConfigError(
+            f"extra_config must have one storage_plugin.<name>.class_name of {class_name}, and has {len(names)}: "
+            "LMCache does not tell a plugin which of them it is"
+        )
+    where = names[0][: -len(ending)]
+    return with_paths(StorageConfig.from_mapping(_extra_fields(config, where), where), metadata, where)
+
+
+def _extra_fields(config: LMCacheEngineConfig, where: str) -> dict[str, Any]:
+    return {
+        name[len(where) + 1 :]: value
+        for name, value in (config.extra_config or {}).items()
+        if name.startswith(where + ".") and name[len(where) + 1 :] not in _OF_LMCACHE
+    }
+
+
+def with_paths(door: Door, metadata: LMCacheMetadata, where: str) -> Door:
+    """Put the engine's ranks into the paths.
+
+    Raises
+    ------
+    ConfigError : other braces.
+    """
     values = {name: getattr(metadata, name) for name in _PLACEHOLDERS}
     try:
         paths = tuple(path.format_map(values) for path in door.path)

@@ -34,14 +34,21 @@ class EngineSpaces:
     ----------
     table : makes spaces, once each.
     config, metadata : of the engine; the KV layer groups in ``metadata`` may come later.
+    serialized : objects may be what LMCache's serializer makes of them.
     """
 
     def __init__(
-        self, table: SpaceTable[CacheEngineKey], config: LMCacheEngineConfig, metadata: LMCacheMetadata
+        self,
+        table: SpaceTable[CacheEngineKey],
+        config: LMCacheEngineConfig,
+        metadata: LMCacheMetadata,
+        *,
+        serialized: bool = True,
     ) -> None:
         self._table = table
         self._config = config
         self._metadata = metadata
+        self._serialized = serialized
         self._layouts: tuple[Layout, ...] = ()
         self._layout_texts: tuple[str, ...] = ()
         self._lock = threading.Lock()
@@ -75,7 +82,7 @@ class EngineSpaces:
                     self._metadata,
                     layerwise=bool(self._config.use_layerwise),
                     blending=bool(self._config.enable_blending),
-                    binary=self._config.remote_serde == "cachegen",
+                    binary=self._serialized and self._config.remote_serde == "cachegen",
                 )
                 self._layout_texts = tuple(str(layout) for layout in layouts)
                 self._layouts = tuple(layouts)

@@ -83,6 +83,29 @@ def config(path: str, name: str = "kvstore", settings: dict[str, Any] | None = N
     return made
 
 
+def storage_config(path: str, settings: dict[str, Any] | None = None, **fields: Any) -> Any:
+    """With kvstore as a storage plugin."""
+    made = LMCacheEngineConfig.from_defaults(
+        **{
+            "chunk_size": CHUNK,
+            "local_cpu": False,
+            "max_local_cpu_size": 0.1,
+            "storage_plugins": ["kvstore"],
+            "lmcache_instance_id": "kvstore-test",
+            **fields,
+        }
+    )
+    prefix = "storage_plugin.kvstore."
+    made.extra_config = {
+        prefix + "module_path": "kvstore.lmcache",
+        prefix + "class_name": "KVStoreStorageBackend",
+        prefix + "path": path,
+        prefix + "buffer_bytes": 8 << 20,
+        **{prefix + key: value for key, value in (settings or {}).items()},
+    }
+    return made
+
+
 class Engine:
     """A remote backend and what it needs; the tests' view of LMCache's in-process mode."""
 

@@ -12,12 +12,13 @@ import pytest
 import yaml
 from door_support import ROOT, missing, pasted
 
-from kvstore.lmcache import KVStoreConnectorAdapter
-from kvstore.lmcache.config import _CHECKS, DoorConfig
+from kvstore.lmcache import KVStoreConnectorAdapter, KVStoreStorageBackend
+from kvstore.lmcache.config import _STORAGE_CHECKS, DoorConfig, StorageConfig
 
 DOCUMENT = ROOT / "docs" / "lmcache.md"
 PLUGIN = "remote_storage_plugin.kvstore."
 ADAPTERS = pasted(r"--l2-adapter '(\{.*?\})'", DOCUMENT)
+STORAGE = "storage_plugin.kvstore."
 
 
 @pytest.mark.parametrize("line", ADAPTERS)
@@ -34,6 +35,12 @@ def test_a_pasted_in_process_configuration_is_accepted(document: Path) -> None:
     ]
     assert configurations
     for extra in configurations:
+        if STORAGE + "path" in extra:
+            settings = {name.removeprefix(STORAGE): value for name, value in extra.items()}
+            assert settings.pop("module_path") == "kvstore.lmcache"
+            assert settings.pop("class_name") == KVStoreStorageBackend.__name__
+            assert StorageConfig.from_mapping(settings, "extra_config").buffer_bytes
+            continue
         settings = {name.removeprefix(PLUGIN): value for name, value in extra.items() if name.startswith(PLUGIN)}
         assert settings.pop("module_path") == "kvstore.lmcache"
         assert settings.pop("class_name") == KVStoreConnectorAdapter.__name__
@@ -48,4 +55,4 @@ def test_a_pasted_line_for_vllm_says_what_to_do_when_a_load_fails() -> None:
 
 
 def test_every_setting_is_in_the_document() -> None:
-    assert missing(_CHECKS, DOCUMENT.read_text()) == []
+    assert missing(_STORAGE_CHECKS, DOCUMENT.read_text()) == []

@@ -153,10 +153,11 @@ def test_lmcaches_own_l2_bench_verifies(make_pool, tmp_path):
 
 
 @pytest.mark.parametrize("unfull", [False, True], ids=["whole chunks", "a partial chunk"])
-def test_lmcaches_in_process_engine_finds_its_cache_after_a_restart(pool_path, unfull):
+@pytest.mark.parametrize("door", ["RemoteBackend-kvstore", "kvstore"], ids=["connector", "storage plugin"])
+def test_lmcaches_in_process_engine_finds_its_cache_after_a_restart(pool_path, unfull, door):
     from lmcache.v1.cache_engine import LMCacheEngineBuilder
     from lmcache.v1.gpu_connector.gpu_connectors import GPUConnectorInterface
-    from lmcache_engine import CHUNK, HEAD, HEADS, LAYERS, config, metadata
+    from lmcache_engine import CHUNK, HEAD, HEADS, LAYERS, config, metadata, storage_config
     from lmcache_helpers import eventually
 
     class TensorConnector(GPUConnectorInterface):
@@ -190,7 +191,7 @@ def test_lmcaches_in_process_engine_finds_its_cache_after_a_restart(pool_path, u
     def engine(name: str):
         made = LMCacheEngineBuilder.get_or_create(
             name,
-            config(pool_path, save_unfull_chunk=unfull),
+            (storage_config if door == "kvstore" else config)(pool_path, save_unfull_chunk=unfull),
             metadata(role="worker"),
             TensorConnector(kv),
             lambda tensor, source: None,
@@ -203,11 +204,11 @@ def test_lmcaches_in_process_engine_finds_its_cache_after_a_restart(pool_path, u
             LMCacheEngineBuilder.destroy(name)
 
     with engine("before") as first:
-        assert "RemoteBackend-kvstore" in first.storage_manager.storage_backends
+        backend = first.storage_manager.storage_backends[door]
         assert first.lookup(tokens) == 0
         first.store(tokens)
-        backend = first.storage_manager.storage_backends["RemoteBackend-kvstore"]
-        eventually(lambda: backend.connection.getWrappedConnector()._pool.stats()["puts_stored"] == -(-count // CHUNK))
+        pool = backend._store.pool if door == "kvstore" else backend.connection.getWrappedConnector()._pool
+        eventually(lambda: pool.stats()["puts_stored"] == -(-count // CHUNK))
     with engine("after") as second:
         assert second.lookup(tokens) == count
         target = torch.zeros_like(kv)
