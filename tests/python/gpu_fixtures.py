@@ -12,9 +12,13 @@ from gpu_support import FakeGpu, build_fake
 import kvstore
 from kvstore import _core
 
+_made: list[FakeGpu] = []  # one for a process, though each folder of tests has a fixture of its own
+
 
 @pytest.fixture(scope="session")
 def gpu_of_session(tmp_path_factory: pytest.TempPathFactory) -> FakeGpu:
+    if _made:
+        return _made[0]
     library = build_fake(tmp_path_factory.mktemp("fakes"))
     if library is None:
         pytest.skip("a C++ compiler is missing")
@@ -23,7 +27,8 @@ def gpu_of_session(tmp_path_factory: pytest.TempPathFactory) -> FakeGpu:
         # The driver is loaded with the first pointer that is asked for; child processes are to see none.
         with pytest.raises(kvstore.ConfigError):
             _core.gpu_of_pointer(4096)
-    return FakeGpu(library)
+    _made.append(FakeGpu(library))
+    return _made[0]
 
 
 @pytest.fixture

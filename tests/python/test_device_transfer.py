@@ -356,6 +356,23 @@ def test_a_cache_by_strides_is_gathered_and_scattered(gpu: FakeGpu, heads_first:
     assert (there == was).all()
 
 
+def test_without_kernels_copies_move_the_same(gpu: FakeGpu) -> None:
+    gpu.lib.fake_cuda_fail(b"cuModuleLoadData", 209, 0, 1)  # as a driver does that is older than the toolkit
+    array = gpu.array(np.random.default_rng(2).integers(0, 256, (4, 64), dtype=np.uint8), device=1)
+    there = array.host_view().reshape(4, 64).copy()
+    cache = PagedCache([array.pointer], kv_count=1, cache_blocks=4, head_bytes=64, block_stride=64)
+    stream = OwnStream(1)
+    assert cache.kernels_missing
+    assert cache.way(stream) == "copy_batch"
+    extent = gpu.array(np.zeros(128, dtype=np.uint8), device=1)
+    cache.gather([(extent.pointer, 64), (extent.pointer + 64, 64)], [[3], [1]], stream=stream)
+    gpu.synchronize(stream.ptr, device=1)
+    assert (extent.host_view().reshape(2, 64) == there[[3, 1]]).all()
+    cache.scatter([(extent.pointer, 64)], [[0]], stream=stream)
+    gpu.synchronize(stream.ptr, device=1)
+    assert (array.host_view().reshape(4, 64)[0] == there[3]).all()
+
+
 def test_a_transfer_that_would_miss_the_cache_is_refused(gpu: FakeGpu) -> None:
     array = gpu.array(np.zeros((4, 4096), dtype=np.uint8))
     cache = PagedCache([array.pointer], kv_count=1, cache_blocks=4, head_bytes=4096, block_stride=4096)
