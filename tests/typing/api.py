@@ -10,6 +10,7 @@ from typing_extensions import assert_type
 
 import kvstore
 from kvstore import errors
+from kvstore.gpu import DeviceExtents, OwnStream, PagedCache, StreamMark
 from kvstore.testing import SimDisk
 
 
@@ -97,3 +98,17 @@ def trouble() -> None:
         assert_type(error.errno, int | None)
     caught: ValueError = errors.ConfigError("what is wrong")
     assert_type(str(caught), str)
+
+
+def paged_cache(space: kvstore.Space) -> None:
+    stream = OwnStream(0)
+    cache = PagedCache([1 << 20], cache_blocks=8, head_bytes=4096, block_stride=4096, kv_count=1)
+    assert_type(cache.way(stream), str)
+    extents = DeviceExtents(cache.device, cache.extent_bytes(2), 1 << 20)
+    address = extents.take()
+    assert_type(address, int | None)
+    if address is not None:
+        cache.gather([(address, 8192)], [[3, None]], stream=stream, layers=(0, 1))
+        space.put(b"key", (address, 8192), stream=stream)
+    assert_type(StreamMark(0, stream).has_happened(), bool)
+    cache.scatter([(1 << 20, 4096)], [[1]], stream="stream")  # type: ignore[arg-type]
