@@ -22,8 +22,6 @@
 namespace kvstore::binding {
 namespace {
 
-constexpr uint64_t kFlushSliceNs = 100'000'000;
-
 store::Verify parse_verify(nb::handle value) {
   const std::string word = parse_text(value, {"verify"});
   if (word == "always") return store::Verify::kAlways;
@@ -300,23 +298,26 @@ void PoolHandle::close(uint64_t timeout_ns) {
 
 void PoolHandle::flush(uint64_t timeout_ns) {
   const std::shared_ptr<store::Store> store = this->store();
-  wait_in_slices(timeout_ns, [&](uint64_t slice_ns) { return store->flush(slice_ns); });
+  wait_interruptibly([&](const store::Interrupted& interrupted) { return store->flush(timeout_ns, interrupted); });
 }
 
 void PoolHandle::refresh(uint64_t timeout_ns) {
   const std::shared_ptr<store::Store> store = this->store();
-  wait_in_slices(timeout_ns, [&](uint64_t slice_ns) { return store->refresh(slice_ns); });
+  wait_interruptibly([&](const store::Interrupted& interrupted) { return store->refresh(timeout_ns, interrupted); });
 }
 
-void PoolHandle::wait_in_slices(uint64_t timeout_ns, const std::function<Status(uint64_t slice_ns)>& wait) {
-  const bool sliced = on_main_thread();
-  for (;;) {
-    const uint64_t slice = sliced ? std::min(timeout_ns, kFlushSliceNs) : timeout_ns;
-    Status waited = without_gil([&] { return wait(slice); });
-    if (sliced) check_signals();
-    if (timeout_ns != UINT64_MAX) timeout_ns -= slice;
-    if (waited.code() != Code::kTimeout || timeout_ns == 0 || !sliced) return check(std::move(waited));
+void PoolHandle::wait_interruptibly(const std::function<Status(const store::Interrupted&)>& wait) {
+  bool raised = false;
+  store::Interrupted interrupted;
+  if (on_main_thread()) {
+    interrupted = [&raised] {
+      // False: the interpreter ends, and nobody waits for anything any more.
+      return raised || !with_gil([&raised] { raised = PyErr_CheckSignals() != 0; }) || raised;
+    };
   }
+  Status waited = without_gil([&] { return wait(interrupted); });
+  if (raised) throw nb::python_error();
+  check(std::move(waited));
 }
 
 std::shared_ptr<JobHandle> PoolHandle::keep(store::JobRef job, std::shared_ptr<store::Store> store,

@@ -52,8 +52,8 @@ class PoolHandle {
   void unregister_buffer(nb::object buffer);
 
  private:
-  // kTimeout ends a wait of the main thread now and then, so that its signal handlers run.
-  void wait_in_slices(uint64_t timeout_ns, const std::function<Status(uint64_t slice_ns)>& wait);
+  // On the main thread its signal handlers run meanwhile; what they raise ends the wait.
+  void wait_interruptibly(const std::function<Status(const store::Interrupted&)>& wait);
 
   std::unique_ptr<cluster::MetadataEngine> engine_;  // shared mode: outlives the store
   std::shared_ptr<store::Store> store_;

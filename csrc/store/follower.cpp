@@ -90,7 +90,7 @@ void Follower::look_soon() {
   changed_.notify_all();
 }
 
-Status Follower::refresh(uint64_t timeout_ns) {
+Status Follower::refresh(uint64_t timeout_ns, const Interrupted& interrupted) {
   std::unique_lock lock(mutex_);
   const uint64_t ticket = refreshes_.take();
   if (!options_.threaded) {
@@ -103,7 +103,7 @@ Status Follower::refresh(uint64_t timeout_ns) {
     return Status(Code::kBusy, "the others' regions cannot be read, try again");
   }
   changed_.notify_all();
-  switch (refreshes_.wait(lock, changed_, ticket, timeout_ns, running_)) {
+  switch (refreshes_.wait(lock, changed_, ticket, timeout_ns, running_, interrupted)) {
     case Code::kOk: return {};
     case Code::kTimeout:
       refreshes_.give_up();  // else it would be worked for without a bound, for as long as it cannot be had

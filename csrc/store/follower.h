@@ -53,7 +53,7 @@ class Follower : public DeviceWorker {
   void look_soon();
   // Any thread: everything that was on the device before the call, in regions that were told before it, is known when
   // it returns. kTimeout: it is not asked for any more.
-  Status refresh(uint64_t timeout_ns);
+  Status refresh(uint64_t timeout_ns, const Interrupted& interrupted);
 
   bool turn();
 

@@ -120,7 +120,7 @@ bool Keeper::turn() {
   return worked;
 }
 
-Status Keeper::flush(uint64_t timeout_ns) {
+Status Keeper::flush(uint64_t timeout_ns, const Interrupted& interrupted) {
   std::unique_lock lock(mutex_);
   const uint64_t ticket = flushes_.take();
   if (!options_.threaded) {
@@ -134,7 +134,7 @@ Status Keeper::flush(uint64_t timeout_ns) {
   }
   woken_ = true;
   changed_.notify_all();
-  switch (flushes_.wait(lock, changed_, ticket, timeout_ns, running_)) {
+  switch (flushes_.wait(lock, changed_, ticket, timeout_ns, running_, interrupted)) {
     case Code::kOk: return flush_outcome_;
     case Code::kTimeout:
       return Status(Code::kTimeout,

@@ -47,7 +47,7 @@ class Keeper : public DeviceWorker {
 
   // Any thread: commits all that is pending now, and dead bits; returns when done. kTimeout ends the wait only. Not ok
   // otherwise: dead bits are not on the device, so that a deleted block may come back. Lost blocks are the catalog's.
-  Status flush(uint64_t timeout_ns);
+  Status flush(uint64_t timeout_ns, const Interrupted& interrupted);
   // Commits, seals every open region and marks the superblock clean. After the engines have stopped.
   // kTimeout: the device did not answer by until_ns (at least a second is given). Shared mode: what is to be committed
   // waits for a lease that is not renewed just now, a lease time at most; `pass_time` lets the agent see to it.

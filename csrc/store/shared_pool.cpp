@@ -185,19 +185,19 @@ void SharedPool::missed() {
   for (auto& follower : followers_) follower->look_soon();
 }
 
-Status SharedPool::refresh(uint64_t timeout_ns) {
+Status SharedPool::refresh(uint64_t timeout_ns, const Interrupted& interrupted) {
   const uint64_t now_ns = clock_.monotonic_ns();
   const uint64_t until_ns = timeout_ns > UINT64_MAX - now_ns ? UINT64_MAX : now_ns + timeout_ns;
   // What the others took since is only in the engine yet.
-  KVS_TRY(catch_up(until_ns - now_ns));
+  KVS_TRY(catch_up(until_ns - now_ns, interrupted));
   for (auto& follower : followers_) {
     const uint64_t at_ns = clock_.monotonic_ns();
-    KVS_TRY(follower->refresh(until_ns > at_ns ? until_ns - at_ns : 0));
+    KVS_TRY(follower->refresh(until_ns > at_ns ? until_ns - at_ns : 0, interrupted));
   }
   return {};
 }
 
-Status SharedPool::catch_up(uint64_t timeout_ns) {
+Status SharedPool::catch_up(uint64_t timeout_ns, const Interrupted& interrupted) {
   std::unique_lock lock(mutex_);
   const uint64_t ticket = catch_ups_.take();
   if (!options_.threaded) {
@@ -208,7 +208,7 @@ Status SharedPool::catch_up(uint64_t timeout_ns) {
     catch_ups_.give_up();
     return Status(Code::kBusy, "the metadata engine does not answer");
   }
-  switch (catch_ups_.wait(lock, changed_, ticket, timeout_ns, running_)) {
+  switch (catch_ups_.wait(lock, changed_, ticket, timeout_ns, running_, interrupted)) {
     case Code::kOk: return {};
     case Code::kTimeout:
       catch_ups_.give_up();
@@ -217,7 +217,7 @@ Status SharedPool::catch_up(uint64_t timeout_ns) {
   }
 }
 
-Status SharedPool::flush(uint64_t timeout_ns) {
+Status SharedPool::flush(uint64_t timeout_ns, const Interrupted& interrupted) {
   if (!catalog_->deletes_wait()) return {};
   std::unique_lock lock(mutex_);
   const uint64_t ticket = flushes_.take();
@@ -227,7 +227,7 @@ Status SharedPool::flush(uint64_t timeout_ns) {
     turn();
     return flushes_.is_done(ticket) ? Status() : Status(Code::kBusy, "deletes are not in the metadata engine yet");
   }
-  switch (flushes_.wait(lock, changed_, ticket, timeout_ns, running_)) {
+  switch (flushes_.wait(lock, changed_, ticket, timeout_ns, running_, interrupted)) {
     case Code::kOk: return {};
     case Code::kTimeout: return Status(Code::kTimeout, "the metadata engine did not take the deletes in time");
     default: return Status(Code::kClosed, "the store was closed during flush");

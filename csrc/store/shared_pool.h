@@ -46,9 +46,9 @@ class SharedPool final : public cluster::StoreSide {
   // A lookup missed. Any thread.
   void missed();
   // Any thread: what the others had on the devices before the call is known (follower.h).
-  Status refresh(uint64_t timeout_ns);
+  Status refresh(uint64_t timeout_ns, const Interrupted& interrupted);
   // Any thread: deletes are in the engine.
-  Status flush(uint64_t timeout_ns);
+  Status flush(uint64_t timeout_ns, const Interrupted& interrupted);
   bool turn();
   // Ends the threads; then, the keepers having sealed, gives everything back. `all_ended`: no write is on its way. The
   // destructor does both where nobody did.
@@ -84,7 +84,7 @@ class SharedPool final : public cluster::StoreSide {
  private:
   void run();
   void publish_counters();
-  Status catch_up(uint64_t timeout_ns);
+  Status catch_up(uint64_t timeout_ns, const Interrupted& interrupted);
   uint32_t number_of(const cluster::RegionKey& region) const;
   cluster::RegionKey key_of(uint32_t number) const;
   std::vector<cluster::RegionKey> keys_of(const std::vector<uint32_t>& numbers) const;

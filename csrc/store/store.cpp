@@ -558,7 +558,7 @@ Result<std::vector<ItemResult>> Store::erase(std::span<const KeyRef> keys) {
   return results;
 }
 
-Status Store::flush(uint64_t timeout_ns) {
+Status Store::flush(uint64_t timeout_ns, const Interrupted& interrupted) {
   StoreCore& core = *core_;
   const StoreCore::Call call(core);
   KVS_TRY(call.status());
@@ -567,12 +567,13 @@ Status Store::flush(uint64_t timeout_ns) {
   for (auto& keeper : core.keepers) {  // each device, whatever becomes of the others
     const uint64_t used_ns = core.clock->monotonic_ns() - started_ns;
     const bool unlimited = timeout_ns == UINT64_MAX;
-    Status status = keeper->flush(unlimited ? UINT64_MAX : timeout_ns - std::min(timeout_ns, used_ns));
+    const uint64_t left_ns = unlimited ? UINT64_MAX : timeout_ns - std::min(timeout_ns, used_ns);
+    Status status = keeper->flush(left_ns, interrupted);
     if (first_error.ok()) first_error = std::move(status);
   }
   if (core.shared && first_error.ok()) {
     const uint64_t used_ns = core.clock->monotonic_ns() - started_ns;
-    first_error = core.shared->flush(timeout_ns - std::min(timeout_ns, used_ns));
+    first_error = core.shared->flush(timeout_ns - std::min(timeout_ns, used_ns), interrupted);
   }
   if (const uint64_t lost = core.catalog->take_lost(); lost != 0) {
     return Status(
@@ -585,11 +586,11 @@ Status Store::flush(uint64_t timeout_ns) {
   return core.catalog->usable();
 }
 
-Status Store::refresh(uint64_t timeout_ns) {
+Status Store::refresh(uint64_t timeout_ns, const Interrupted& interrupted) {
   StoreCore& core = *core_;
   const StoreCore::Call call(core);
   KVS_TRY(call.status());
-  return core.shared ? core.shared->refresh(timeout_ns) : Status();
+  return core.shared ? core.shared->refresh(timeout_ns, interrupted) : Status();
 }
 
 // ---- memory ----------------------------------------------------------------------------------------------------

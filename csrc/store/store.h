@@ -25,6 +25,7 @@
 #include "device/device.h"
 #include "format/superblock.h"
 #include "store/job.h"
+#include "store/tickets.h"
 #include "store/types.h"
 
 namespace kvstore::store {
@@ -74,11 +75,11 @@ class Store {
   Result<std::vector<ItemResult>> erase(std::span<const KeyRef> keys);
 
   // Waits until every put reported stored before the call has its descriptor on the device, and every delete its bit.
-  // kDurabilityLost once after blocks were lost, with the count (I6).
-  Status flush(uint64_t timeout_ns);
+  // kDurabilityLost once after blocks were lost, with the count (I6). `interrupted`: see tickets.h.
+  Status flush(uint64_t timeout_ns, const Interrupted& interrupted = {});
   // Shared mode: returns when all that other openers had on the device before the call is known here. kTimeout ends the
   // wait only. In owner mode there is nobody else: ok.
-  Status refresh(uint64_t timeout_ns);
+  Status refresh(uint64_t timeout_ns, const Interrupted& interrupted = {});
 
   // ---- listing ----
   // Live blocks, read from the device region by region; `visit` may be called from this thread only. Consistent per

@@ -10,11 +10,15 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 
 #include "base/status.h"
 
 namespace kvstore::store {
+
+// Asked now and then on the thread that waits, without a lock: true ends the wait, as its time would. Empty: never.
+using Interrupted = std::function<bool()>;
 
 class Tickets {
  public:
@@ -29,24 +33,32 @@ class Tickets {
   }
 
   // kOk: done. kTimeout: not in that time (UINT64_MAX: no end). kClosed: `running` is false, nobody does rounds any
-  // more.
+  // more. One wait for one ticket, however often it is interrupted: a round that takes longer than a caller waits at a
+  // time would never be the one that it asks for.
   Code wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, uint64_t ticket, uint64_t timeout_ns,
-            const bool& running) {
+            const bool& running, const Interrupted& interrupted) {
     const auto ended = [&] { return is_done(ticket) || !running; };
-    bool in_time = true;
+    const uint64_t longest_ns = interrupted ? kAskNs : INT64_MAX / 2;
     ++waiting_;
-    if (timeout_ns == UINT64_MAX) {
-      changed.wait(lock, ended);
-    } else {
-      const uint64_t wait_ns = std::min<uint64_t>(timeout_ns, INT64_MAX / 2);
-      in_time = changed.wait_for(lock, std::chrono::nanoseconds(wait_ns), ended);
+    for (bool goes_on = true; goes_on;) {
+      const uint64_t step_ns = std::min(timeout_ns, longest_ns);
+      if (changed.wait_for(lock, std::chrono::nanoseconds(step_ns), ended)) break;
+      if (timeout_ns != UINT64_MAX) timeout_ns -= step_ns;
+      goes_on = timeout_ns != 0;
+      if (goes_on && interrupted) {
+        lock.unlock();
+        goes_on = !interrupted();
+        lock.lock();
+      }
     }
     --waiting_;
-    if (!in_time) return Code::kTimeout;
-    return is_done(ticket) ? Code::kOk : Code::kClosed;
+    if (is_done(ticket)) return Code::kOk;
+    return running ? Code::kTimeout : Code::kClosed;
   }
 
  private:
+  static constexpr uint64_t kAskNs = 50'000'000;
+
   uint64_t taken_ = 0;
   uint64_t done_ = 0;
   uint32_t waiting_ = 0;

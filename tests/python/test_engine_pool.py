@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import signal
 import sqlite3
 import threading
 import time
@@ -150,6 +151,26 @@ def test_close_waits_for_a_slow_engine_no_longer_than_its_calls_take(path):
     begin = time.monotonic()
     pool.close()
     assert time.monotonic() - begin < 10
+
+
+def test_a_refresh_whose_round_takes_longer_than_signals_wait_ends_all_the_same(path):
+    engine = Troubled()
+    with kvstore.open(path, mode="shared", engine=engine, lease_s=LEASE_S) as pool:
+        engine.pause_s = 0.1  # of three calls
+        pool.refresh(20)
+
+
+def test_a_signal_handler_that_raises_ends_a_refresh(path):
+    engine = Troubled()
+    with kvstore.open(path, mode="shared", engine=engine, lease_s=LEASE_S) as pool:
+        engine.pause_s = 0.5
+        threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+        begin = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            pool.refresh(60)
+        assert time.monotonic() - begin < 10
+        engine.pause_s = 0
+        pool.refresh(20)
 
 
 def test_a_thread_that_keeps_the_gil_for_longer_than_a_lease_costs_time_and_no_block(pool):
