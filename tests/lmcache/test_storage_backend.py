@@ -4,8 +4,8 @@
 a GPU's memory.
 
 Method: LMCache's own launcher, storage manager and allocators; for a GPU memory of the fake one (tests/fakes) in a
-tensor that nobody may touch, whose bytes are seen as a kernel sees them. ``bytes_bounced`` tells that they went through
-host memory, the only way yet.
+tensor that nobody may touch, whose bytes are seen as a kernel sees them. ``bytes_bounced`` and ``bytes_direct``
+tell which way they went.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gpu_direct_support import direct_environment, run_direct
 from lmcache.utils import start_loop_in_thread_with_exceptions
 from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.storage_backend import storage_plugin_launcher
@@ -87,11 +89,8 @@ class Backend:
         self._thread.join(5)
 
 
-@pytest.fixture(params=["host", "gpu"])
-def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    if request.param == "host":
-        return None
-    gpu = request.getfixturevalue("gpu")
+def buffers_of(gpu: Any) -> Callable[[int, str], torch.Tensor]:
+    """What stands for ``compat.device_buffer``."""
 
     def buffer(nbytes: int, device: str) -> torch.Tensor:
         assert device == "cuda:0"
@@ -99,7 +98,15 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
         hidden = (ctypes.c_ubyte * nbytes).from_address(array.pointer)  # a touch of it is the end of the process
         return torch.from_numpy(np.frombuffer(hidden, dtype=np.uint8))
 
-    monkeypatch.setattr(compat, "device_buffer", buffer)
+    return buffer
+
+
+@pytest.fixture(params=["host", "gpu"])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "host":
+        return None
+    gpu = request.getfixturevalue("gpu")
+    monkeypatch.setattr(compat, "device_buffer", buffers_of(gpu))
     return gpu
 
 
@@ -130,6 +137,27 @@ def test_objects_come_back_as_they_were_also_after_a_restart(make: Any, pool_pat
     assert all(second.right(obj, number) for obj, number in zip(found, (1, 2, 4, 3), strict=True) if obj)
     assert second.used_bytes() == 0
     assert second.made._store.pool.stats()["bytes_bounced"] == (0 if memory is None else nbytes)
+
+
+def test_what_cufile_reads_into_the_buffer_is_the_objects(tmp_path: Path, pool_path: str) -> None:
+    told = run_direct(
+        direct_environment(tmp_path),
+        f"""
+        import test_storage_backend as cases
+        from kvstore.lmcache import compat
+        compat.device_buffer = cases.buffers_of(gpu)
+        backend = cases.Backend({pool_path!r}, gpu, gpu_direct="on")
+        backend.put([1, 2])
+        found = backend.made.batched_get_blocking([cases.key_of(number) for number in (1, 2)])
+        nbytes = sum(obj.get_size() for obj in found)
+        right = [backend.right(obj, number) for obj, number in zip(found, (1, 2))]
+        stats = backend.made._store.pool.stats()
+        backend.close()
+        print(json.dumps([right, stats["gpu_direct"], stats["bytes_direct"] / nbytes, stats["bytes_bounced"] / nbytes]))
+        """,
+        Path(__file__).parent,
+    )
+    assert told == [[True, True], "GPU 0: direct", 1, 1]
 
 
 def test_all_ways_to_ask_and_to_get(make: Any, pool_path: str) -> None:

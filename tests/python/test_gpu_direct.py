@@ -10,16 +10,12 @@ tests/cpp/gpu/direct_reads_test.cpp.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from gpu_support import build_fake, build_fake_cufile, build_proc_modules
+from gpu_direct_support import direct_environment, run_direct
 
 import kvstore
 from kvstore.cli import main
@@ -27,12 +23,10 @@ from kvstore.cli import main
 RunGpu = Callable[..., Any]
 
 _PRELUDE = """
-import json, os, sys, time
-sys.path.insert(0, {support!r})
+import time
 import numpy as np
 import kvstore
-from gpu_support import CudaArray, FakeGpu
-gpu = FakeGpu(os.environ["KVSTORE_LIBCUDA"])
+from gpu_support import CudaArray
 path = {path!r}
 rng = np.random.default_rng(5)
 data = rng.integers(0, 256, {nbytes}, dtype=np.uint8)
@@ -51,30 +45,15 @@ def until_settled(pool):
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("fakes")
-    cuda, cufile, modules = build_fake(folder), build_fake_cufile(folder), build_proc_modules(folder)
-    if cuda is None or cufile is None or modules is None:
-        pytest.skip("a C++ compiler is missing")
-    made = {**os.environ, "KVSTORE_LIBCUDA": cuda, "KVSTORE_LIBCUFILE": cufile}
-    if not Path("/proc/modules").exists():
-        made["LD_PRELOAD"] = modules
-    return made
+    return direct_environment(tmp_path_factory.mktemp("fakes"))
 
 
 @pytest.fixture
 def run_gpu(environment: dict[str, str], pool_path: str) -> RunGpu:
     def run(body: str, *, nbytes: int = 2 << 20, says_direct: bool = True) -> Any:
-        prelude = _PRELUDE.format(support=str(Path(__file__).parent), path=pool_path, nbytes=nbytes)
-        child_environment = {**environment, "FAKE_CUFILE_SAYS_DIRECT": "1" if says_direct else "0"}
-        child = subprocess.run(
-            [sys.executable, "-c", prelude + textwrap.dedent(body)],
-            env=child_environment, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert child.returncode == 0, child.stderr
-        told = json.loads(child.stdout)
-        if "nvcc" in json.dumps(told):
-            pytest.skip("nvcc was missing when this was built: what is read directly cannot be verified")
-        return told
+        says = {"FAKE_CUFILE_SAYS_DIRECT": "1" if says_direct else "0"}
+        prelude = _PRELUDE.format(path=pool_path, nbytes=nbytes)
+        return run_direct({**environment, **says}, prelude + textwrap.dedent(body))
 
     return run
 
@@ -115,6 +94,26 @@ def test_auto_leaves_compat_mode_to_cufile_and_on_takes_it(run_gpu: RunGpu) -> N
     assert right
     assert after["bytes_direct"] == after["bytes_compat"] == 0
     assert after["gpu_direct"].startswith("GPU 0: refused: cuFile says that it would copy")
+
+
+@pytest.mark.parametrize("way", ["extents", "straight"])
+def test_a_transfer_of_a_paged_cache_is_read_directly_whole_and_layer_by_layer(run_gpu: RunGpu, way: str) -> None:
+    told = run_gpu(f"""
+        from transfer_support import Cached, places
+        cached = Cached(path, {way!r}, gpu, gpu_direct="on", by_layer=True, deadline_ms=60_000)
+        cached.store([3, 7])
+        cached.transfer.load(2, places(11, 0))
+        good = cached.ended(2) + [cached.same([11, 0], [3, 7])]
+        whole = counts(cached.pool)["bytes_direct"]
+        cached.transfer.load_by_layer(3, places(12, 1))
+        good += cached.ended(3)
+        cached.come_to_here()
+        good += [cached.same([12, 1], [3, 7]), cached.untouched_but({{3, 7, 11, 0, 12, 1}})]
+        layers = counts(cached.pool)["bytes_direct"] - whole
+        cached.close()
+        print(json.dumps([good, whole, layers]))
+    """)
+    assert told == [[True] * 7, 2 * 3 * 8192, 2 * 3 * 8192]
 
 
 def test_on_takes_compat_mode_and_tells_it(run_gpu: RunGpu) -> None:

@@ -30,8 +30,8 @@ def places(*numbers: int) -> list[Block]:
 class Cached:
     """A cache with a transfer between it and a pool. ``layers`` are its bytes, as the engine's kernels see them."""
 
-    def __init__(self, path: str, way: str, gpu: FakeGpu | None, **settings: Any) -> None:
-        self.pool = kvstore.open(path)
+    def __init__(self, path: str, way: str, gpu: FakeGpu | None, *, gpu_direct: str = "off", **settings: Any) -> None:
+        self.pool = kvstore.open(path, gpu_direct=gpu_direct)  # type: ignore[arg-type]
         self.space = self.pool.space(engine="test", model="none")
         self.way, self.gpu, self._settings = way, gpu, settings
         shape = (len(LAYERS), BLOCKS, LAYER_BYTES)

@@ -3,12 +3,13 @@
 """Goal: the connector takes a KV cache in GPU memory as it takes one in host memory, and in the engine's order.
 
 Method: vLLM's own classes; objects that say of memory of a fake GPU (tests/fakes) what a CUDA tensor says, since no
-torch with CUDA is here. By which way the bytes come, ``bytes_bounced`` tells; there is no direct one yet.
+torch with CUDA is here. By which way the bytes come, ``bytes_bounced`` and ``bytes_direct`` tell.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +27,7 @@ from connector_halves import (
     request,
     vllm_config,
 )
+from gpu_direct_support import direct_environment, run_direct
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.kv_offload.base import make_offload_key
@@ -92,6 +94,36 @@ def test_what_was_stored_is_loaded_into_other_blocks(halves: Any, gpu: Any, stre
     assert [engine.bytes_of(number) for number in (20, 9, 31)] == [engine.bytes_of(number) for number in (1, 2, 3)]
     assert engine.worker._worker._opened.pool.stats()["bytes_bounced"] == 2 * 3 * 2 * LAYER_BYTES
     assert engine.worker._worker.counts.totals["blocks_loaded"] == 3
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_what_cufile_reads_into_the_cache_is_the_blocks(tmp_path: Path, by_layer: bool) -> None:
+    path = tmp_path / "pool.img"
+    kvstore.format(path, size="128MiB", region_bytes="4MiB", min_block_bytes=4096)
+    told = run_direct(
+        direct_environment(tmp_path),
+        f"""
+        import test_connector_device as cases
+        from connector_halves import Halves
+        from kvstore.vllm import compat
+        stream = gpu.stream()
+        compat.current_stream = lambda device: stream
+        engine = Halves({str(path)!r}, gpu=gpu, layerwise={by_layer}, gpu_direct="on")
+        keys = cases.stored(engine, 3)
+        engine.step(loads=(keys, [20, 9, 31]), by_layer={by_layer})
+        if not {by_layer}:
+            engine.worker._worker._transfer.wait(range(1000))
+            engine.worker.get_transfer_results(set())
+        gpu.synchronize(stream)
+        same = [engine.bytes_of(n) for n in (20, 9, 31)] == [engine.bytes_of(n) for n in (1, 2, 3)]
+        stats = engine.worker._worker._opened.pool.stats()
+        engine.close()
+        print(json.dumps([same, stats["gpu_direct"], stats["bytes_direct"], stats["bytes_bounced"]]))
+        """,
+        Path(__file__).parent,
+    )
+    moved = 3 * 2 * LAYER_BYTES
+    assert told == [True, "GPU 0: direct", moved, moved]
 
 
 def test_blocks_are_stored_once_the_forward_pass_has_written_them(halves: Any, gpu: Any, stream: int) -> None:
