@@ -15,7 +15,6 @@
 #include <string>
 
 #include "base/units.h"
-#include "fake_kernels.h"
 #include "figures.h"
 
 namespace {
@@ -67,7 +66,6 @@ int main(int count, char** arguments) {
     return 1;
   }
   print_text("gpu", gpu.value().name());
-  if (lend_reference_kernels(gpu.value().driver())) print_text("fake", "no GPU: the figures mean nothing");
   if (what == "kernels") {
     measure_kernels(gpu.value(), options);
   } else if (what == "link") {

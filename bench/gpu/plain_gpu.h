@@ -9,8 +9,6 @@
 
 #pragma once
 
-#include <dlfcn.h>
-
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -18,7 +16,6 @@
 #include "base/status.h"
 #include "gpu/cuda_driver.h"
 #include "gpu/kernel_launch.h"
-#include "gpu/symbols.h"
 
 namespace kvstore::gpu {
 
@@ -30,12 +27,6 @@ class PlainGpu {
     cu::Device device = 0;
     KVS_TRY(driver->check(driver->device_get(&device, ordinal), "cuDeviceGet", format_text("GPU %d", ordinal)));
     PlainGpu gpu(*driver, device);
-    Symbols symbols(dlopen(driver->library().c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD));
-    symbols.need(gpu.memory_alloc_, "cuMemAlloc_v2");
-    symbols.need(gpu.memory_free_, "cuMemFree_v2");
-    if (!symbols.missing().empty()) {
-      return Status(Code::kUnsupported, driver->library() + " has no " + symbols.missing());
-    }
     char name[128] = {};
     KVS_TRY(driver->check(driver->device_name(name, sizeof(name) - 1, device), "cuDeviceGetName", "the GPU"));
     gpu.name_ = name;
@@ -63,13 +54,13 @@ class PlainGpu {
     const ContextScope scope(*driver_, context_);
     KVS_TRY(scope.status());
     cu::DevicePointer pointer = 0;
-    KVS_TRY(driver_->check(memory_alloc_(&pointer, bytes), "cuMemAlloc",
+    KVS_TRY(driver_->check(driver_->memory_alloc(&pointer, bytes), "cuMemAlloc",
                            format_text("%llu bytes of %s", static_cast<unsigned long long>(bytes), name_.c_str())));
     return pointer;
   }
   void free(cu::DevicePointer pointer) const {
     const ContextScope scope(*driver_, context_);
-    if (scope.status().ok()) (void)memory_free_(pointer);
+    if (scope.status().ok()) (void)driver_->memory_free(pointer);
   }
 
   Status copy_to_device(cu::DevicePointer target, const void* source, uint64_t bytes) const {
@@ -103,8 +94,6 @@ class PlainGpu {
   std::string name_;
   cu::Context context_ = nullptr;
   cu::Stream stream_ = nullptr;
-  cu::Code (*memory_alloc_)(cu::DevicePointer* pointer, size_t bytes) = nullptr;
-  cu::Code (*memory_free_)(cu::DevicePointer pointer) = nullptr;
 };
 
 // Memory of a GPU while it lives.

@@ -11,7 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../../../bench/gpu/fake_kernels.h"
 #include "../../../bench/gpu/plain_gpu.h"
 #include "base/checksum.h"
 #include "device/test_devices.h"
@@ -32,7 +31,6 @@ class RealGpu : public testing::Test {
     Result<PlainGpu> opened = PlainGpu::open(0);
     if (!opened.ok()) GTEST_SKIP() << "needs a GPU: " << opened.status().message();
     gpu_.emplace(std::move(opened).value());
-    (void)lend_reference_kernels(gpu_->driver());
   }
   // Where there are none, the reason; the caller skips or goes on.
   void SetUpLauncher(bool with_kernels) {
