@@ -92,7 +92,9 @@ stage_gpu() {
   "$KVIKIO_VENV/bin/python" -m pytest -q --junitxml "$RESULTS/gpu.xml" -m kvikio tests/gpu
 }
 
-engine_tests() { "$1/bin/python" -m pytest -q --durations=10 --junitxml "$RESULTS/engines-$2.xml" -m engines "tests/$2"; }
+engine_tests() {
+  "$1/bin/python" -m pytest -q --durations=10 --junitxml "$RESULTS/engines-$2.xml" -m engines "tests/$2"
+}
 
 stage_long() {
   KVSTORE_TEST_LONG=1 ctest_in "$KVSTORE_BUILD_DIR" long-cpp
