@@ -221,10 +221,20 @@ store::StoreOptions parse_store_options(nb::dict given) {
   return options;
 }
 
+gpu::GpuDirect take_gpu_direct(nb::dict given) {
+  if (!given.contains("gpu_direct")) return gpu::GpuDirect::kOff;
+  const nb::object word = given["gpu_direct"];
+  nb::del(given["gpu_direct"]);
+  return word.is_none() ? gpu::GpuDirect::kOff : parse_gpu_direct(word);
+}
+
 // ---- PoolHandle ----
 
-PoolHandle::PoolHandle(std::shared_ptr<store::Store> store, std::unique_ptr<cluster::MetadataEngine> engine)
-    : engine_(std::move(engine)), store_(std::move(store)), fork_generation_(device::fork_generation()) {}
+PoolHandle::PoolHandle(std::shared_ptr<store::Store> store, std::unique_ptr<cluster::MetadataEngine> engine,
+                       gpu::GpuDirect gpu_direct)
+    : engine_(std::move(engine)), store_(std::move(store)), fork_generation_(device::fork_generation()) {
+  if (gpu_direct != gpu::GpuDirect::kOff) direct_path_ = std::make_shared<gpu::DirectPath>(gpu_direct);
+}
 
 std::shared_ptr<PoolHandle> PoolHandle::open(const std::vector<std::string>& paths, nb::dict given) {
   std::unique_ptr<cluster::MetadataEngine> engine;
@@ -233,17 +243,11 @@ std::shared_ptr<PoolHandle> PoolHandle::open(const std::vector<std::string>& pat
     nb::del(given["engine"]);
     if (!python_engine.is_none()) engine = bridge_engine(std::move(python_engine));
   }
-  auto gpu_direct = gpu::GpuDirect::kOff;
-  if (given.contains("gpu_direct")) {
-    if (!given["gpu_direct"].is_none()) gpu_direct = parse_gpu_direct(given["gpu_direct"]);
-    nb::del(given["gpu_direct"]);
-  }
+  const gpu::GpuDirect gpu_direct = take_gpu_direct(given);
   store::StoreOptions options = parse_store_options(given);
   options.shared.engine = engine.get();
   auto opened = without_gil([&] { return store::Store::open(paths, options); });
-  auto pool = std::make_shared<PoolHandle>(unwrap(std::move(opened)), std::move(engine));
-  if (gpu_direct != gpu::GpuDirect::kOff) pool->direct_path_ = std::make_shared<gpu::DirectPath>(gpu_direct);
-  return pool;
+  return std::make_shared<PoolHandle>(unwrap(std::move(opened)), std::move(engine), gpu_direct);
 }
 
 PoolHandle::~PoolHandle() {

@@ -27,7 +27,8 @@ namespace kvstore::binding {
 class PoolHandle {
  public:
   static std::shared_ptr<PoolHandle> open(const std::vector<std::string>& paths, nb::dict options);
-  explicit PoolHandle(std::shared_ptr<store::Store> store, std::unique_ptr<cluster::MetadataEngine> engine = nullptr);
+  explicit PoolHandle(std::shared_ptr<store::Store> store, std::unique_ptr<cluster::MetadataEngine> engine = nullptr,
+                      gpu::GpuDirect gpu_direct = gpu::GpuDirect::kOff);
   PoolHandle(const PoolHandle&) = delete;
   PoolHandle& operator=(const PoolHandle&) = delete;
   ~PoolHandle();
@@ -75,6 +76,8 @@ void bind_gpu(nb::module_& module);
 void bind_direct(nb::module_& module);
 
 store::StoreOptions parse_store_options(nb::dict given);
+// Takes it out of the options of a pool, of which the store knows nothing.
+gpu::GpuDirect take_gpu_direct(nb::dict given);
 store::FormatOptions parse_format_options(nb::dict given);
 
 nb::dict superblock_dict(const format::Superblock& superblock);

@@ -146,7 +146,7 @@ def test_what_cufile_reads_into_the_buffer_is_the_objects(tmp_path: Path, pool_p
         import test_storage_backend as cases
         from kvstore.lmcache import compat
         compat.device_buffer = cases.buffers_of(gpu)
-        backend = cases.Backend({pool_path!r}, gpu, gpu_direct="on")
+        backend = cases.Backend({pool_path!r}, gpu, settings={{"gpu_direct": "on"}})
         backend.put([1, 2])
         found = backend.made.batched_get_blocking([cases.key_of(number) for number in (1, 2)])
         nbytes = sum(obj.get_size() for obj in found)
