@@ -121,7 +121,7 @@ stage_sanitize() {
 
 # The tests that start threads: the others would find no race, and take ten times as long for it.
 THREADED_TESTS='SameKeys|OnAFile|OnSimulatedDisks|Fork|DeviceConformance|UringQueue|BlockingIo|IndexBuilder'
-THREADED_TESTS+='|SpaceRegistry|Evictions|Open\.|OpenLoop|System|SharingThreads|GpuBlocks'
+THREADED_TESTS+='|SpaceRegistry|Evictions|Open\.|OpenLoop|System|SharingThreads|GpuBlocks|DirectBlocks'
 
 # Without address space randomisation, because the runtime of GCC 12 refuses the layouts of current kernels.
 stage_tsan() {
