@@ -12,9 +12,9 @@ A block goes one of two ways, chosen for each KV cache group at the start:
     its parts are long, or it is one part, or its addresses are none that a kernel takes: they are the segments of the
     block, as :class:`kvstore._transfer.HostTransfer` has them.
 
-Guarantees: the host waits for nothing when a job is submitted or a layer waited for; streams do, by events. A store's
-bytes are those the cache has when the engine's stream has come to the call, a load touches the cache only then. An
-extent is given back exactly once, when no device touches it (I11).
+Guarantees: the host waits for nothing when a job is submitted, and for a layer only while blocks of its job have no
+extent yet; streams wait, by events. A store's bytes are those the cache has when the engine's stream has come to the
+call, a load touches the cache only then. An extent is given back exactly once, when no device touches it (I11).
 """
 
 from __future__ import annotations
