@@ -26,7 +26,7 @@ from kvstore.testing import SimDisk
 
 SEEDS = [int(os.environ["KVS_SEED"])] if "KVS_SEED" in os.environ else range(12)
 KEYS = 24
-ROUNDS = 25
+ROUNDS = 40
 CUDA_MOVES = [b"cuLaunchKernel", b"cuMemcpyBatchAsync_v2"]  # with and without nvcc
 CUDA_COPIES = [b"cuMemcpyHtoDAsync_v2", b"cuMemcpyDtoHAsync_v2"]
 
@@ -64,7 +64,7 @@ class Swarm:
 
     def run(self) -> None:
         for _ in range(ROUNDS):
-            self.random.choice([self.submit, self.submit, self.submit, self.look, self.compute, self.fail])()
+            self.random.choice([self.submit, self.submit, self.submit, self.settle, self.compute, self.fail])()
         self.end()
 
     def submit(self) -> None:
@@ -74,7 +74,8 @@ class Swarm:
             self.look()
             return
         numbers = self.random.sample(sorted(self.free), count)
-        keys = self.random.sample(range(KEYS), count)
+        known = sorted(self.stored) if kind != "store" and self.random.random() < 0.8 else []
+        keys = self.random.sample(known if len(known) >= count else range(KEYS), count)
         for key, number in zip(keys, numbers, strict=True):
             self.cached.layers[:, number] = bytes_under(key) if kind == "store" else 0
         self.tag += 1
@@ -106,6 +107,12 @@ class Swarm:
         else:
             for call in self.random.choice([CUDA_MOVES, CUDA_MOVES, CUDA_COPIES]):
                 self.gpu.lib.fake_cuda_fail(call, 1, self.random.randrange(3), 1)
+
+    def settle(self) -> None:
+        """Hear of what ended, or let all end."""
+        if not self.gates and self.random.random() < 0.5:
+            self.cached.transfer.wait(list(self.running))
+        self.look()
 
     def look(self) -> None:
         for done in self.cached.transfer.poll():
