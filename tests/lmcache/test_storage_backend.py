@@ -216,6 +216,19 @@ def test_a_key_is_stored_once_at_a_time_and_its_object_held_until_then(make: Any
     assert backend.used_bytes() == 0
 
 
+def test_an_object_is_held_before_the_event_loop_comes_to_it(make: Any, pool_path: str) -> None:
+    backend = make(pool_path)
+    obj, goes_on = backend.object_of(1), threading.Event()
+    backend.loop.call_soon_threadsafe(goes_on.wait, 20)
+    (future,) = backend.made.batched_submit_put_task([key_of(1)], [obj])
+    obj.ref_count_down()
+    assert backend.used_bytes() > 0
+    goes_on.set()
+    future.result(20)
+    assert backend.used_bytes() == 0
+    assert backend.right(backend.made.get_blocking(key_of(1)), 1)
+
+
 def test_what_cannot_be_read_is_none_and_its_memory_goes_back(make: Any, disk: Any) -> None:
     backend = make(disk.path)
     backend.put([1, 2])
