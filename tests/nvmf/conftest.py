@@ -21,8 +21,10 @@ from laboratory import BUILT, DRIVES, Drive, Laboratory, Machine, has_kvm
 BEGIN = time.monotonic()
 BOOTS = pytest.StashKey[list[tuple[str, float]]]()
 CASE_S = 600
-#: Of all that is done in guests, at most: eleven minutes where two processors are emulated and nothing else runs.
+#: Of all that is done in guests, at most: far more than it takes on two emulated processors where nothing else runs.
 WHOLE_S = float(os.environ.get("KVSTORE_NVMF_SECONDS", "2400"))
+#: Runs that are side by side have one each.
+TRANSCRIPT = f"transcript{os.environ.get('KVSTORE_NVMF_TRANSCRIPT', '')}.md"
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.nvmf)
             item.add_marker(pytest.mark.timeout(CASE_S))
+            if "alone" in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.alone)
 
 
 @pytest.fixture(scope="session")
@@ -113,4 +117,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line(whole)
     lines = [f"{whole}.", "", "| case | outcome | seconds | what was said |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    (BUILT / "transcript.md").write_text("\n".join(lines) + "\n")
+    (BUILT / TRANSCRIPT).write_text("\n".join(lines) + "\n")

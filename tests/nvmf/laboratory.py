@@ -8,6 +8,7 @@ killed any more, is replaced at the next use, so that one failure does not becom
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts" / "vm"))
 from guest import BUILT, DRIVES, ROOT, Drive, Guest, Link, has_kvm
 
 HERE = Path(__file__).resolve().parent
+SOURCES = (ROOT / "kvstore", HERE / "guest", ROOT / "tests" / "reliability")
 
 BOOT_S = 180.0  # 5 on an idle machine
 GUEST_S = 1500.0
@@ -44,7 +46,7 @@ class Machine:
         self.is_prepared = False  # a fixture's own, gone with the guest
         self.boot_s = 0.0
         self._path = folder / f"{name}.sock"
-        python_path = os.pathsep.join(map(str, (ROOT, HERE / "guest", ROOT / "tests" / "reliability")))
+        python_path = os.pathsep.join(map(str, (ROOT, *SOURCES[1:])))
         command = [
             *("env", f"PYTHONPATH={python_path}", "OPENBLAS_NUM_THREADS=1", "PYTHONDONTWRITEBYTECODE=1"),
             *(sys.executable, str(HERE / "guest" / "agent.py"), *MODULES),
@@ -124,6 +126,9 @@ class Laboratory:
 
     def __init__(self) -> None:
         BUILT.mkdir(parents=True, exist_ok=True)
+        # No guest can write byte code, and each would compile the same sources.
+        for folder in SOURCES:
+            compileall.compile_dir(folder, quiet=1)
         # Sockets have short names; and the folder is there for who looks into a failure.
         self.folder = Path(tempfile.mkdtemp(prefix="lab-", dir=BUILT))
         self.boots: list[tuple[str, float]] = []

@@ -93,7 +93,7 @@ def test_lmcaches_own_benchmark_verifies_before_and_after_an_outage(three: Three
     one = three[1]
     line = one.call("hosts.pool_line", "rdma")
     for outage in (True, False):
-        said = one.call("hosts.bench", line, timeout_s=450)
+        said = one.call("hosts.bench", line, worker="rdma", timeout_s=450)
         print(said)
         assert "All 16 keys data verified OK" in said
         if outage:
