@@ -64,7 +64,7 @@ stage_nvmf() {
     pytest -q --junitxml "$RESULTS/nvmf-rest.xml" -m "nvmf and not alone" tests/nvmf >"$log" 2>&1 &
   rest=$!
   # shellcheck disable=SC2064  # this one; guests end with whoever started them
-  trap "kill $rest" EXIT
+  trap "kill $rest 2>/dev/null" EXIT
   KVSTORE_NVMF_TRANSCRIPT=-alone pytest_as nvmf-alone -m "nvmf and alone" tests/nvmf || status=$?
   wait "$rest" || status=$?
   trap - EXIT
