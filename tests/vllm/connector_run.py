@@ -8,14 +8,13 @@ looked into and spoiled while it serves.
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
-from vllm_run import say, shown
+from vllm_run import shown
+from vllm_says import say
 
 
 def transfer_config(engine_id: str, settings: dict[str, Any], policy: str) -> KVTransferConfig:
@@ -122,7 +121,3 @@ def main(run: dict[str, Any]) -> None:
         engine.settle()
         say(step="status", status=engine.status())
         engine.llm.llm_engine.engine_core.shutdown()
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

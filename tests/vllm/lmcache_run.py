@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from vllm_run import say
+from vllm_says import say
 
 
 def let_vllm_scan_its_modules() -> None:

@@ -34,7 +34,7 @@ def spoil(depth: int) -> dict[str, Any]:
 @pytest.fixture
 def run_connector(run_engine: Callable[..., Any]) -> Callable[..., Any]:
     def run(*arguments: Any, **named: Any) -> Any:
-        return run_engine(*arguments, script="connector_run.py", **named)
+        return run_engine(*arguments, script="connector_run", **named)
 
     return run
 

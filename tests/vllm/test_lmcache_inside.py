@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from vllm_run import PREFIX
+from vllm_says import PREFIX
 from vllm_support import ENVIRONMENT, HERE, prompt
 
 sys.path.insert(0, str(HERE.parents[1] / "scripts" / "lib"))

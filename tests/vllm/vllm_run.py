@@ -7,18 +7,11 @@ The engine's core runs in this process, so that the tier can be asked for its co
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Any
 
 from vllm import LLM, SamplingParams
 from vllm.config import KVTransferConfig
-
-PREFIX = "STEP "
-
-
-def say(**what: Any) -> None:
-    print(PREFIX + json.dumps(what), flush=True)
+from vllm_says import say
 
 
 def transfer_config(engine_id: str, tier: dict[str, Any], cpu_bytes: int) -> KVTransferConfig:
@@ -85,7 +78,3 @@ def main(run: dict[str, Any]) -> None:
         the_tier(llm).drain_jobs()
         say(step="status", status={**the_tier(llm).report_status(), "metrics": shown(llm)})
         llm.llm_engine.engine_core.shutdown()
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
