@@ -36,6 +36,7 @@ DeviceKind: TypeAlias = Literal["auto", "uring", "threads"]
 Verify: TypeAlias = Literal["always", "first_read", "off"]
 ReclaimOrder: TypeAlias = Literal["lru", "fifo"]
 GpuDirect: TypeAlias = Literal["off", "auto", "on"]
+GpuEngine: TypeAlias = Literal["cufile", "kvikio"]
 Mode: TypeAlias = Literal["owner", "shared"]
 
 _log = logging.getLogger("kvstore")
@@ -539,11 +540,11 @@ def open(
     reclaim_order: ReclaimOrder | None = None,
     free_regions_target: int | None = None,
     gpu_direct: GpuDirect | None = None,
+    gpu_engine: GpuEngine | None = None,
     lease_s: float | None = None,
     orphan_quarantine_s: float | None = None,
     refresh_interval_ms: float | None = None,
     refresh_reads_per_s: int | None = None,
-    gpu_engine: Literal["cufile"] | None = None,
 ) -> Pool:
     """Open a pool: every device of it, by path.
 
@@ -581,13 +582,12 @@ def open(
     gpu_direct : whether gets read straight into GPU memory by cuFile (docs/gpu.md): ``"off"`` (default); ``"auto"``,
         once that was proven on the GPU, and through host memory otherwise; ``"on"``, also where cuFile itself copies
         through host memory, and a job with GPU memory is refused where it cannot be.
+    gpu_engine : by what they do: ``"cufile"`` (default), the store's own calls of it; ``"kvikio"``, by that library.
     lease_s : shared mode: writing stops at half of this without word from the engine (10 s; 1 to 3,600).
     orphan_quarantine_s : shared mode: when the regions of an opener that is out of sight, and not certainly gone, may
         be reused (3,600 s).
     refresh_interval_ms, refresh_reads_per_s : shared mode: how often the others' open regions are read, besides after
         a miss (100 ms), and how many device reads a second that may take (2,000).
-    gpu_engine : what reads straight into GPU memory: ``"cufile"``. ``"kvikio"`` is refused (docs/gpu.md says why);
-        kvbench and scripts/gpu-check compare it.
 
     Returns
     -------
@@ -609,7 +609,6 @@ def open(
     """
     read_only = flag(read_only, "read_only", default=False)
     mode = "owner" if mode is None else mode
-    _check_gpu_engine(gpu_engine)
     options = {
         "verify": verify,
         "read_only": read_only,
@@ -630,6 +629,7 @@ def open(
         "reclaim_order": reclaim_order,
         "free_regions_target": free_regions_target,
         "gpu_direct": gpu_direct,
+        "gpu_engine": _check_gpu_engine(gpu_engine, gpu_direct),
         "mode": mode,
         "engine": _check_mode(mode, engine, read_only),
         "lease_s": None if lease_s is None else seconds(lease_s, "lease_s", _LEASE_S_MIN, _LEASE_S_MAX),
@@ -640,14 +640,10 @@ def open(
     return _registry.open(_paths(paths), options, 0.0 if wait_s is None else seconds(wait_s, "wait_s"))
 
 
-def _check_gpu_engine(given: str | None) -> None:
-    if given == "kvikio":
-        raise ConfigError(
-            "gpu_engine='kvikio': a pool does not read by KvikIO, which calls the same cuFile and opens it without "
-            "looking whether that ends; compare the two with kvbench (engine=kvikio) and scripts/gpu-check"
-        )
-    if given not in (None, "cufile"):
-        raise ConfigError(f"gpu_engine must be 'cufile', not {given!r}")
+def _check_gpu_engine(gpu_engine: str | None, gpu_direct: str | None) -> str | None:
+    if gpu_engine is not None and gpu_direct in (None, "off"):
+        raise ConfigError(f"gpu_engine is {gpu_engine!r} and nothing reads by it: gpu_direct is to be 'auto' or 'on'")
+    return gpu_engine
 
 
 def unshare(paths: Paths, *, engine: str | cluster.MetadataEngine = "sqlite:", engine_is_lost: bool = False) -> None:

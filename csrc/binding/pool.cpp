@@ -15,6 +15,7 @@
 
 #include "binding/engine_bridge.h"
 #include "binding/gil.h"
+#include "binding/python_reader.h"
 #include "device/blocking_io.h"
 #include "device/fork_guard.h"
 #include "store/superblock_io.h"
@@ -221,20 +222,38 @@ store::StoreOptions parse_store_options(nb::dict given) {
   return options;
 }
 
-gpu::GpuDirect take_gpu_direct(nb::dict given) {
-  if (!given.contains("gpu_direct")) return gpu::GpuDirect::kOff;
-  const nb::object word = given["gpu_direct"];
-  nb::del(given["gpu_direct"]);
-  return word.is_none() ? gpu::GpuDirect::kOff : parse_gpu_direct(word);
+std::shared_ptr<gpu::DirectPath> take_direct_path(nb::dict given) {
+  const auto take = [&](const char* name) {
+    nb::object word = nb::none();
+    if (given.contains(name)) {
+      word = given[name];
+      nb::del(given[name]);
+    }
+    return word;
+  };
+  const nb::object mode_given = take("gpu_direct");
+  const nb::object engine_given = take("gpu_engine");
+  const auto mode = mode_given.is_none() ? gpu::GpuDirect::kOff : parse_gpu_direct(mode_given);
+  const std::string engine = engine_given.is_none() ? "cufile" : parse_text(engine_given, {"gpu_engine"});
+  if (engine != "cufile" && engine != "kvikio") {
+    raise_invalid("gpu_engine is '" + engine + "', allowed are 'cufile' and 'kvikio'");
+  }
+  if (mode == gpu::GpuDirect::kOff) return nullptr;
+  gpu::DirectOptions options;
+  if (engine == "kvikio") {
+    options.make_device = python_reader(nb::module_::import_("kvstore._kvikio").attr("KvikioReader")());
+  }
+  return std::make_shared<gpu::DirectPath>(mode, options);
 }
 
 // ---- PoolHandle ----
 
 PoolHandle::PoolHandle(std::shared_ptr<store::Store> store, std::unique_ptr<cluster::MetadataEngine> engine,
-                       gpu::GpuDirect gpu_direct)
-    : engine_(std::move(engine)), store_(std::move(store)), fork_generation_(device::fork_generation()) {
-  if (gpu_direct != gpu::GpuDirect::kOff) direct_path_ = std::make_shared<gpu::DirectPath>(gpu_direct);
-}
+                       std::shared_ptr<gpu::DirectPath> direct_path)
+    : engine_(std::move(engine)),
+      store_(std::move(store)),
+      direct_path_(std::move(direct_path)),
+      fork_generation_(device::fork_generation()) {}
 
 std::shared_ptr<PoolHandle> PoolHandle::open(const std::vector<std::string>& paths, nb::dict given) {
   std::unique_ptr<cluster::MetadataEngine> engine;
@@ -243,11 +262,11 @@ std::shared_ptr<PoolHandle> PoolHandle::open(const std::vector<std::string>& pat
     nb::del(given["engine"]);
     if (!python_engine.is_none()) engine = bridge_engine(std::move(python_engine));
   }
-  const gpu::GpuDirect gpu_direct = take_gpu_direct(given);
+  auto direct_path = take_direct_path(given);
   store::StoreOptions options = parse_store_options(given);
   options.shared.engine = engine.get();
   auto opened = without_gil([&] { return store::Store::open(paths, options); });
-  return std::make_shared<PoolHandle>(unwrap(std::move(opened)), std::move(engine), gpu_direct);
+  return std::make_shared<PoolHandle>(unwrap(std::move(opened)), std::move(engine), std::move(direct_path));
 }
 
 PoolHandle::~PoolHandle() {

@@ -28,7 +28,7 @@ class PoolHandle {
  public:
   static std::shared_ptr<PoolHandle> open(const std::vector<std::string>& paths, nb::dict options);
   explicit PoolHandle(std::shared_ptr<store::Store> store, std::unique_ptr<cluster::MetadataEngine> engine = nullptr,
-                      gpu::GpuDirect gpu_direct = gpu::GpuDirect::kOff);
+                      std::shared_ptr<gpu::DirectPath> direct_path = nullptr);
   PoolHandle(const PoolHandle&) = delete;
   PoolHandle& operator=(const PoolHandle&) = delete;
   ~PoolHandle();
@@ -76,8 +76,8 @@ void bind_gpu(nb::module_& module);
 void bind_direct(nb::module_& module);
 
 store::StoreOptions parse_store_options(nb::dict given);
-// Takes it out of the options of a pool, of which the store knows nothing.
-gpu::GpuDirect take_gpu_direct(nb::dict given);
+// Takes gpu_direct and gpu_engine out of the options of a pool, of which the store knows nothing. Null: off.
+std::shared_ptr<gpu::DirectPath> take_direct_path(nb::dict given);
 store::FormatOptions parse_format_options(nb::dict given);
 
 nb::dict superblock_dict(const format::Superblock& superblock);

@@ -92,7 +92,7 @@ void poke(Medium& medium, uint64_t offset, nb::bytes data) {
 }
 
 std::shared_ptr<PoolHandle> open_simulated(const Media& media, nb::dict given) {
-  const gpu::GpuDirect gpu_direct = take_gpu_direct(given);
+  auto direct_path = take_direct_path(given);
   const store::StoreOptions options = parse_store_options(given);
   auto opened = without_gil([&] {
     std::vector<std::unique_ptr<device::Device>> devices;
@@ -103,7 +103,7 @@ std::shared_ptr<PoolHandle> open_simulated(const Media& media, nb::dict given) {
   // The disks outlive the store, however long a leaked reference keeps that.
   return std::make_shared<PoolHandle>(
       std::shared_ptr<store::Store>(store.release(), [media](store::Store* ended) { delete ended; }), nullptr,
-      gpu_direct);
+      std::move(direct_path));
 }
 
 nb::list format_simulated(const Media& media, nb::dict given) {

@@ -155,8 +155,13 @@ void DirectReads::prove(Source& source, cu::DevicePointer memory) {
                                 "which the store does faster itself; is nvidia-fs loaded, or use_pci_p2pdma set?",
                                 info.path.c_str()));
     }
-    KVS_ASSIGN(source.direct,
-               make_cufile_device(*cufile_, gpu_.driver(), gpu_.context(), *source.host, options_.threads));
+    if (options_.make_device) {
+      KVS_ASSIGN(source.direct,
+                 options_.make_device({&gpu_.driver(), gpu_.context(), source.host.get(), options_.threads}));
+    } else {
+      KVS_ASSIGN(source.direct,
+                 make_cufile_device(*cufile_, gpu_.driver(), gpu_.context(), *source.host, options_.threads));
+    }
     KVS_TRY(prove_bytes(source, memory));
     return prove_nodes(source, memory);
   };
@@ -246,6 +251,8 @@ void DirectReads::refuse(uint16_t device, const Status& why) {
 Status DirectReads::register_memory(void* base, uint64_t bytes) {
   const Status proven = wait_until_proven();
   if (!proven.ok()) return Status(Code::kUnsupported, "nothing is read directly: " + proven.message());
+  if (options_.make_device)
+    return Status(Code::kUnsupported, "gpu_engine is not cuFile, with which memory is registered");
   const ContextScope scope(gpu_.driver(), gpu_.context());
   KVS_TRY(scope.status());
   std::lock_guard lock(mutex_);

@@ -18,6 +18,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,9 +34,19 @@
 
 namespace kvstore::gpu {
 
+// What a device that reads into the memory of one GPU is made from.
+struct DirectDeviceSetup {
+  const CudaDriver* driver = nullptr;
+  cu::Context context = nullptr;
+  device::Device* host = nullptr;  // has a descriptor; outlives the device
+  uint32_t threads = 0;
+};
+using MakeDirectDevice = std::function<Result<std::unique_ptr<device::Device>>(const DirectDeviceSetup&)>;
+
 struct DirectOptions {
   bool through_host_too = false;             // also where cuFile says that it copies through host memory ("compat")
   uint32_t threads = 16;                     // in cuFile; it has no queue of its own that could be filled without them
+  MakeDirectDevice make_device = nullptr;    // null: make_cufile_device
   const CuFile* cufile = nullptr;            // null: the process's
   const KernelLauncher* launcher = nullptr;  // null: the process's
 };

@@ -20,9 +20,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import kvstore
-from kvstore import errors
-
 ROOT = Path(__file__).resolve().parents[2]
 SIZE = 128 << 20
 #: Puts blocks by the engine, gets them in another order and compares every byte.
@@ -172,11 +169,25 @@ def test_kvikio_reads_what_we_wrote_into_gpu_memory(arrays, tmp_path: Path, monk
     assert arrays.data(out, stream).tobytes() == data
 
 
-def test_a_pool_refuses_it_as_its_engine_and_says_where_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "pool.img"
-    kvstore.format(path, size="64MiB", region_bytes="4MiB")
-    with pytest.raises(errors.ConfigError, match=r"gpu_engine.*kvikio.*kvbench"):
-        kvstore.open(path, gpu_engine="kvikio")
-    with pytest.raises(errors.ConfigError, match="gpu_engine must be"):
-        kvstore.open(path, gpu_engine="magic")
-    kvstore.open(path, gpu_engine="cufile").close()
+#: The reader of a pool on host memory, with the file renamed after its descriptor was made.
+READER = """
+import os, sys
+import numpy as np
+from kvstore._kvikio import KvikioReader
+
+reader = KvikioReader()
+file = reader.open(os.open(sys.argv[1], os.O_RDONLY))
+os.rename(sys.argv[1], sys.argv[1] + ".moved")
+out = np.zeros(1 << 20, dtype=np.uint8)
+assert reader.read(file, out.ctypes.data, out.nbytes, 1 << 20) == out.nbytes
+print(np.array_equal(out, np.fromfile(sys.argv[1] + ".moved", dtype=np.uint8)[1 << 20 : 2 << 20]))
+"""
+
+
+@pytest.mark.kvikio
+def test_the_reader_of_a_pool_reads_what_its_descriptor_is_of(stub: Path, tmp_path: Path) -> None:
+    path = tmp_path / "blocks.bin"
+    path.write_bytes(np.random.default_rng(3).integers(0, 256, 3 << 20, dtype=np.uint8).tobytes())
+    done = run(stub, "-c", READER, str(path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "True"

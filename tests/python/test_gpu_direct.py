@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -165,6 +166,65 @@ def test_an_arena_is_registered_with_cufile_until_it_is_unregistered(run_gpu: Ru
         print(json.dumps(told))
     """)
     assert told == [True, "", 2 << 20, 2 << 20, 0]
+
+
+_KVIKIO = """
+import ctypes, types
+class CuFile:
+    reads = 0
+    def __init__(self, name, mode):
+        self.fd = os.open(name, os.O_RDONLY)
+    def pread(self, memory, size, file_offset):
+        pointer = memory.__cuda_array_interface__["data"][0]
+        target = (ctypes.c_ubyte * size).from_address(gpu.lib.fake_cuda_view(pointer))
+        def get():
+            CuFile.reads += 1
+            {wrong}
+            moved = os.preadv(self.fd, [target], file_offset)
+            {spoilt}
+            return moved
+        return types.SimpleNamespace(get=get)
+made = types.ModuleType("kvikio")
+made.CuFile = CuFile
+sys.modules["kvikio"] = made
+sys.modules["kvikio.defaults"] = types.SimpleNamespace(set=lambda options: None)
+with kvstore.open(path, gpu_direct="auto", gpu_engine="kvikio") as pool:
+    space = pool.space(model="m")
+    space.put(b"a", CudaArray(gpu.array(data)))
+    until_settled(pool)
+    target = fresh()
+    assert space.get(b"a", CudaArray(target)) == data.nbytes
+    print(json.dumps([bool((target.host_view() == data).all()), counts(pool), CuFile.reads]))
+"""
+
+
+def test_kvikio_reads_instead_where_it_is_chosen(run_gpu: RunGpu) -> None:
+    right, told, reads = run_gpu(_KVIKIO.format(wrong="", spoilt=""))
+    assert right
+    assert told["gpu_direct"] == "GPU 0: direct"
+    assert told["bytes_direct"] == 2 << 20
+    assert reads == 3  # the proof's, and two pieces
+
+
+@pytest.mark.parametrize(
+    ("wrong", "spoilt", "why"),
+    [("", "target[0] ^= 1", "other bytes"), ("raise OSError('no')", "", "refused"), ("return 7", "", "refused")],
+)
+def test_what_kvikio_gets_wrong_is_no_hit(run_gpu: RunGpu, wrong: str, spoilt: str, why: str) -> None:
+    right, told, _ = run_gpu(_KVIKIO.format(wrong=wrong, spoilt=spoilt))
+    assert right
+    assert why in told["gpu_direct"]
+    assert told["bytes_direct"] == 0
+
+
+def test_kvikio_that_is_not_installed_or_not_wanted_is_named(pool_path: str) -> None:
+    if find_spec("kvikio") is None:
+        with pytest.raises(kvstore.errors.ConfigError, match=r"cannot be imported.*pip install 'nvme-kvstore\[gpu\]'"):
+            kvstore.open(pool_path, gpu_direct="auto", gpu_engine="kvikio")
+    with pytest.raises(kvstore.errors.ConfigError, match="nothing reads by it: gpu_direct is to be"):
+        kvstore.open(pool_path, gpu_engine="kvikio")
+    with pytest.raises(kvstore.errors.ConfigError, match="gpu_engine is 'magic', allowed are 'cufile' and 'kvikio'"):
+        kvstore.open(pool_path, gpu_direct="auto", gpu_engine="magic")  # type: ignore[arg-type]
 
 
 def test_a_library_that_is_missing_is_the_error_of_on_and_the_state_of_auto(
