@@ -15,8 +15,8 @@ namespace kvstore {
 // -1: not known.
 int numa_node_of_memory(const void* base);
 
-// Moves the pages that are there and lets those to come be of that node, where it has room. The memory must not be
-// pinned, by io_uring or CUDA: such pages stay where they are.
+// Moves the pages that are there and lets those to come be of that node, where it has room. Pages that are pinned, by
+// io_uring or CUDA, stay where they are, and the kernel does not say so: ask where they are.
 Status move_to_numa_node(void* base, uint64_t bytes, int node);
 
 }  // namespace kvstore

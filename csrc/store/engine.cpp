@@ -331,6 +331,8 @@ void Engine::begin_item(Item& item) {
   item.end_byte = stage_bytes(item);
   item.went_direct = false;
   if (is_prefetched) item.verify = false;  // it was
+  // G4: that a block was right once, read by the kernel, says nothing of other ways into other memory.
+  if (!is_put && item.mover != nullptr && options_.verify == Verify::kFirstRead && !is_prefetched) item.verify = true;
   item.nodes.assign(ceil_div(item.payload_bytes, kPieceBytes), 0);
   if (item.page_hashes && (is_put || item.stage == ItemStage::kReadTable)) {
     item.pages.assign(ceil_div(item.payload_bytes, kPageBytes), 0);

@@ -225,6 +225,7 @@ bool BatchJob::end_waiting(int64_t item_or_all, const Status& why) {
     if (item.phase != ItemPhase::kWaiting || (item_or_all >= 0 && item_or_all != item.number)) continue;
     add(core_.counters.canceled);
     item.phase = ItemPhase::kFinished;
+    item.prefetched = {};
     if (kind_ == JobKind::kPut) {
       core_.catalog->fail_put(item, false, false, why.code(), why.io_errno(), why.message());
     } else {
@@ -616,7 +617,9 @@ void StoreCore::pin_staging(MemoryMover& mover) {
     AlignedBuffer& arena = engine->staging_arena();
     if (node >= 0 && numa_node_of_memory(arena.data()) != node) {
       const Status moved = engine->set_memory(memory, node);
-      if (!moved.ok()) staging_far = moved.message();
+      if (numa_node_of_memory(arena.data()) != node) {
+        staging_far = moved.ok() ? "its pages stayed where they were" : moved.message();
+      }
     }
     Result<std::unique_ptr<PinnedMemory>> pinned = mover.pin(arena.data(), arena.size());
     if (pinned.ok()) {

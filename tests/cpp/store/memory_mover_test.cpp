@@ -318,6 +318,23 @@ TEST_F(FarBlocks, G4_APathThatWasWrongOnceIsNotTakenAgain) {
   EXPECT_EQ(target->direct_reads, before);
 }
 
+TEST_F(FarBlocks, G4_ADirectReadIsVerifiedAlsoWhenTheBlockWasBefore) {
+  ASSERT_TRUE(sim().close(0).ok());
+  SimSetup setup;
+  setup.region_bytes = 16 * kMiB;
+  setup.store.staging_bytes = 4 * kMiB;
+  setup.store.verify = Verify::kFirstRead;
+  sim_ = std::make_unique<SimStore>(setup);
+  ASSERT_TRUE(sim().open().ok());
+  ASSERT_TRUE(run(put("a", source)));
+  ASSERT_TRUE(run(get("a", target)));
+  target->spoils = true;
+  const JobRef read = get_pages(target);
+  ASSERT_TRUE(run(read));
+  EXPECT_EQ(read->result(0).status, ItemStatus::kHit);
+  EXPECT_TRUE(is_whole(*target));
+}
+
 TEST_F(FarBlocks, ADirectReadThatFailsIsReadThroughStagingAndThePathRefused) {
   ASSERT_TRUE(run(put("a", source)));
   target->direct_outcome = Status(Code::kIo, "peer-to-peer is not supported", EIO);
