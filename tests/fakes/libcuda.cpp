@@ -128,6 +128,7 @@ struct World {
   std::map<std::string, uint64_t> calls;
   std::map<std::string, std::unique_ptr<Kernel>> kernels;
   std::map<Event*, std::unique_ptr<Event>> events;
+  std::vector<Stream*> streams;  // never deleted: their threads go on
   std::map<uint64_t, bool> gates;
   uint64_t next_gate = 1;
   std::chrono::microseconds copy_delay{200};
@@ -443,7 +444,8 @@ EXPORT Code cuMemHostGetDevicePointer_v2(Pointer* pointer, void* memory, unsigne
 EXPORT Code cuStreamCreate(Stream** stream, unsigned flags) {
   ENTER_CONTEXT(cuStreamCreate);
   if (flags > 1) return kInvalidValue;
-  *stream = new Stream(context);  // never deleted: its thread goes on
+  *stream = new Stream(context);
+  world().streams.push_back(*stream);
   return kSuccess;
 }
 

@@ -177,6 +177,7 @@ TEST_F(DriverCopies, TheFakesCopyKnowsWhereMemoryEndsAndWhoseItIs) {
   EXPECT_EQ(copy(target.pointer(), source.pointer() + 1, 4096, stream), cu::kInvalidValue);
   EXPECT_EQ(copy(target.pointer(), other.pointer(), 4096, stream), cu::kInvalidValue);
   EXPECT_EQ(copy(target.pointer(), reinterpret_cast<uint64_t>(&number), 8, stream), cu::kInvalidValue);
+  EXPECT_EQ(fake.driver.stream_synchronize(stream), cu::kSuccess);  // before the memory goes
 }
 
 TEST_F(DriverCopies, TheFakesOwnKernelBreaksTheContextAtABadAddress) {
