@@ -495,10 +495,10 @@ class DeviceTransfer:
     def close(self, timeout_s: float) -> bool:
         end = time.monotonic() + timeout_s
         self._advance()
-        while self._jobs and time.monotonic() < end:
+        while (self._jobs or self._parts) and time.monotonic() < end:
             self._pause(self._jobs, end)
             self._advance()
-        if self._jobs:
+        if self._jobs or self._parts:
             if self._extents is not None:
                 self._extents.leak()
             return False

@@ -3,7 +3,9 @@
 """KvikIO as what reads a pool's devices into GPU memory, in the place of the store's own calls of cuFile.
 
 Proof, verification and refusal are the store's, the same for both (docs/gpu.md). KvikIO opens cuFile by itself and asks
-nothing first, so the store's own gate is passed before it is used.
+nothing first, so the store's own gate is passed before it is used. It decides for each read whether it copies through
+host memory, and waits for the default stream before each, so that no stream can be held for a get. Its settings are
+those of the process.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class KvikioReader:
     def __init__(self) -> None:
         try:
             self._kvikio: Any = import_module("kvikio")
-            import_module("kvikio.defaults").set({"num_threads": _THREADS, "task_size": 16 << 20})
+            import_module("kvikio.defaults").set({"num_threads": _THREADS, "task_size": 16 << 20, "gds_threshold": 0})
         except ImportError as error:
             raise ConfigError(
                 f"gpu_engine is 'kvikio', which cannot be imported ({error}): pip install 'nvme-kvstore[gpu]'"

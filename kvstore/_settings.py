@@ -20,7 +20,6 @@ _VERIFY = ("always", "first_read", "off")
 _MODES = ("owner", "shared")
 _DEVICE_KINDS = ("auto", "uring", "threads")
 _GPU_DIRECT = ("off", "auto", "on")
-_GPU_ENGINES = ("cufile", "kvikio")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class PoolSettings:
     verify : ``always``, ``first_read`` or ``off``.
     device_kind : ``auto``, ``uring`` or ``threads``.
     window_bytes : bytes in flight per device; 0 is the store's default.
-    gpu_direct, gpu_engine : ``off``, ``auto`` or ``on``, and by what, ``cufile`` or ``kvikio``: as of ``kvstore.open``.
+    gpu_direct : ``off``, ``auto`` or ``on``: cuFile, as of ``kvstore.open``.
     wait_s : how long to wait for another opener of the device to go away.
     close_timeout_s : how long closing waits for what is in flight.
     """
@@ -50,7 +49,6 @@ class PoolSettings:
     device_kind: str = "auto"
     window_bytes: int = 0
     gpu_direct: str = "off"
-    gpu_engine: str = "cufile"
     wait_s: float = 10.0
     close_timeout_s: float = 60.0
 
@@ -71,8 +69,6 @@ class PoolSettings:
             options["window_bytes"] = self.window_bytes
         if self.gpu_direct != "off":
             options["gpu_direct"] = self.gpu_direct
-        if self.gpu_engine != "cufile":
-            options["gpu_engine"] = self.gpu_engine
         return options
 
 
@@ -187,7 +183,6 @@ POOL_CHECKS: dict[str, Check] = {
     "device_kind": one_of(_DEVICE_KINDS),
     "window_bytes": number(int, 0, "bytes"),
     "gpu_direct": one_of(_GPU_DIRECT),
-    "gpu_engine": one_of(_GPU_ENGINES),
     "wait_s": number(float, 0, "seconds"),
     "close_timeout_s": number(float, 0, "seconds"),
 }

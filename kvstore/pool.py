@@ -582,7 +582,8 @@ def open(
     gpu_direct : whether gets read straight into GPU memory by cuFile (docs/gpu.md): ``"off"`` (default); ``"auto"``,
         once that was proven on the GPU, and through host memory otherwise; ``"on"``, also where cuFile itself copies
         through host memory, and a job with GPU memory is refused where it cannot be.
-    gpu_engine : by what they do: ``"cufile"`` (default), the store's own calls of it; ``"kvikio"``, by that library.
+    gpu_engine : by what they do: ``"cufile"`` (default), the store's own calls of it; ``"kvikio"``, by that library,
+        with ``gpu_direct="on"`` and without gets that a stream waits for.
     lease_s : shared mode: writing stops at half of this without word from the engine (10 s; 1 to 3,600).
     orphan_quarantine_s : shared mode: when the regions of an opener that is out of sight, and not certainly gone, may
         be reused (3,600 s).
@@ -643,6 +644,10 @@ def open(
 def _check_gpu_engine(gpu_engine: str | None, gpu_direct: str | None) -> str | None:
     if gpu_engine is not None and gpu_direct in (None, "off"):
         raise ConfigError(f"gpu_engine is {gpu_engine!r} and nothing reads by it: gpu_direct is to be 'auto' or 'on'")
+    if gpu_engine == "kvikio" and gpu_direct == "auto":
+        raise ConfigError(
+            "gpu_engine is 'kvikio', which copies through host memory where it sees fit: gpu_direct is to be 'on'"
+        )
     return gpu_engine
 
 

@@ -307,7 +307,7 @@ Status Buffers::register_device_memory(store::Store& store) {
   return without_gil([&]() -> Status {
     KVS_TRY(store.prepare_mover(*device_memory_));
     KVS_ASSIGN(const int gpu, gpu::device_of_pointer(reinterpret_cast<uint64_t>(memory.iov_base)));
-    gpu::DirectReads* const reads = direct_->reads_of(gpu);
+    const std::shared_ptr<gpu::DirectReads> reads = direct_->reads_of(gpu);
     if (reads == nullptr) return Status(Code::kUnsupported, direct_->state());
     return reads->register_memory(memory.iov_base, memory.iov_len);
   });
@@ -315,9 +315,11 @@ Status Buffers::register_device_memory(store::Store& store) {
 
 void Buffers::unregister_device_memory() {
   void* const base = segments_.front().iov_base;
-  const Result<int> gpu = gpu::device_of_pointer(reinterpret_cast<uint64_t>(base));
-  gpu::DirectReads* const reads = gpu.ok() && direct_ ? direct_->reads_of(gpu.value()) : nullptr;
-  if (reads != nullptr) reads->unregister_memory(base);
+  without_gil([&] {
+    const Result<int> gpu = gpu::device_of_pointer(reinterpret_cast<uint64_t>(base));
+    const std::shared_ptr<gpu::DirectReads> reads = gpu.ok() && direct_ ? direct_->reads_of(gpu.value()) : nullptr;
+    if (reads != nullptr) reads->unregister_memory(base);
+  });
 }
 
 void Buffers::add_dlpack(nb::handle object, Access access, const Where& where, Py_ssize_t segment) {

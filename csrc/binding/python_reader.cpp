@@ -5,9 +5,11 @@
 
 #include <cerrno>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "binding/gil.h"
 #include "device/threads_queue.h"
 
 namespace kvstore::binding {
@@ -18,9 +20,8 @@ using Held = std::shared_ptr<PyObject>;
 
 Held hold(nb::object object) {
   return Held(object.release().ptr(), [](PyObject* held) {
-    if (!Py_IsInitialized()) return;  // the interpreter took it along
-    const nb::gil_scoped_acquire gil;
-    Py_DECREF(held);
+    if (PyGILState_Check() != 0) return Py_DECREF(held);
+    (void)with_gil([held] { Py_DECREF(held); });  // else the interpreter ends, and takes it along
   });
 }
 
@@ -33,7 +34,13 @@ class PythonReads final : public device::RequestExecutor {
     if (request.op != device::IoOp::kRead || request.device_index >= files_.size()) return -EINVAL;
     const gpu::ContextScope scope(driver_, context_);
     if (!scope.status().ok()) return -EIO;
-    const nb::gil_scoped_acquire gil;
+    int64_t moved = -EIO;
+    (void)with_gil([&] { moved = read_all(request); });
+    return moved;
+  }
+
+ private:
+  int64_t read_all(const device::IoRequest& request) {
     int64_t moved = 0;
     for (uint32_t i = 0; i < request.segment_count; ++i) {
       const iovec& segment = request.segments[i];
@@ -45,7 +52,6 @@ class PythonReads final : public device::RequestExecutor {
     return moved;
   }
 
- private:
   int64_t read_one(size_t file, const iovec& segment, uint64_t offset_bytes) {
     try {
       const nb::object read =
@@ -93,16 +99,20 @@ class PythonReadDevice final : public device::Device {
 }  // namespace
 
 gpu::MakeDirectDevice python_reader(nb::object reader) {
-  return [held =
-              hold(std::move(reader))](const gpu::DirectDeviceSetup& setup) -> Result<std::unique_ptr<device::Device>> {
-    const nb::gil_scoped_acquire gil;
-    try {
-      nb::object file = nb::borrow(held.get()).attr("open")(setup.host->descriptor());
-      return std::unique_ptr<device::Device>(std::make_unique<PythonReadDevice>(setup, held, hold(std::move(file))));
-    } catch (const nb::python_error& error) {
-      return Status(Code::kUnsupported, setup.host->info().path + ": " + error.what());
-    }
-  };
+  return
+      [held = hold(std::move(reader))](const gpu::DirectDeviceSetup& setup) -> Result<std::unique_ptr<device::Device>> {
+        Held file;
+        std::string refusal = "the interpreter ends";
+        (void)with_gil([&] {
+          try {
+            file = hold(nb::borrow(held.get()).attr("open")(setup.host->descriptor()));
+          } catch (const nb::python_error& error) {
+            refusal = error.what();
+          }
+        });
+        if (!file) return Status(Code::kUnsupported, setup.host->info().path + ": " + refusal);
+        return std::unique_ptr<device::Device>(std::make_unique<PythonReadDevice>(setup, held, std::move(file)));
+      };
 }
 
 }  // namespace kvstore::binding

@@ -56,6 +56,12 @@ Status DeviceMemory::begin(bool holds) {
   }
   // After all marks: one on the legacy default stream waits for other streams, and a held one would wait for the job.
   for (const Place& place : places_) {
+    if (place.stream && place.may_hold && holds && direct_ != nullptr && direct_->waits_for_streams()) {
+      return Status(
+          Code::kUnsupported,
+          "a get that its stream waits for, where gpu_engine is 'kvikio': KvikIO waits for the default stream, and "
+          "so for what is held; use get(), or give no stream and wait for the job");
+    }
     if (place.stream && place.may_hold && holds && KVS_RULE(G2_the_stream_waits_for_the_get)) {
       KVS_ASSIGN(const uint32_t slot, place.gpu->hold(stream_of(*place.stream)));
       holds_.emplace_back(place.gpu, slot);
@@ -98,7 +104,7 @@ Status DeviceMemory::meet(std::span<const store::PoolDevice> devices) {
 
 bool DeviceMemory::reads_directly(uint32_t place, uint16_t device, bool has_deadline) {
   if (direct_ == nullptr || (has_deadline && !direct_->takes_deadlines())) return false;
-  DirectReads* const direct = direct_->reads_of(places_[place].gpu->device());
+  const std::shared_ptr<DirectReads> direct = direct_->reads_of(places_[place].gpu->device());
   return direct != nullptr && direct->reads(device);
 }
 

@@ -8,11 +8,11 @@ namespace kvstore::gpu {
 Status DirectPath::use(Bounce& gpu, std::span<const store::PoolDevice> devices) {
   if (mode_ == GpuDirect::kOff) return {};
   const auto outcome = [&]() -> Status {
-    DirectReads* reads = nullptr;
+    std::shared_ptr<DirectReads> reads;
     {
       std::lock_guard lock(mutex_);
       if (const auto failed = failures_.find(gpu.device()); failed != failures_.end()) return failed->second;
-      std::unique_ptr<DirectReads>& known = by_gpu_[gpu.device()];
+      std::shared_ptr<DirectReads>& known = by_gpu_[gpu.device()];
       if (known == nullptr) {
         Result<std::unique_ptr<DirectReads>> made = DirectReads::make(gpu, devices, options_);
         if (!made.ok()) {
@@ -21,7 +21,7 @@ Status DirectPath::use(Bounce& gpu, std::span<const store::PoolDevice> devices) 
         }
         known = std::move(made).value();
       }
-      reads = known.get();
+      reads = known;
     }
     return mode_ == GpuDirect::kOn ? reads->wait_until_proven() : Status();
   };
@@ -34,15 +34,16 @@ Status DirectPath::use(Bounce& gpu, std::span<const store::PoolDevice> devices) 
 }
 
 void DirectPath::close() {
+  decltype(by_gpu_) ended;  // after the lock: its end waits for threads, which may wait for who asks for the state
   std::lock_guard lock(mutex_);
-  by_gpu_.clear();
+  ended.swap(by_gpu_);
 }
 
-DirectReads* DirectPath::reads_of(int gpu) {
+std::shared_ptr<DirectReads> DirectPath::reads_of(int gpu) {
   if (mode_ == GpuDirect::kOff) return nullptr;
   std::lock_guard lock(mutex_);
   const auto found = by_gpu_.find(gpu);
-  return found == by_gpu_.end() ? nullptr : found->second.get();
+  return found == by_gpu_.end() ? nullptr : found->second;
 }
 
 std::string DirectPath::state() const {

@@ -30,12 +30,15 @@ class DirectPath {
 
   // Memory of this GPU is about to be given. An error: it is to be direct and cannot be.
   Status use(Bounce& gpu, std::span<const store::PoolDevice> devices);
-  // Lets go of the devices, which nobody could open alone before. Nothing of this may be under way, or come.
+  // Lets go of the devices, which nobody could open alone before. No read may be under way, or come. Waits for a proof.
   void close();
   // Whether also what has a deadline is read directly: cuFile cannot be told to give up, so it may come late.
   bool takes_deadlines() const { return mode_ == GpuDirect::kOn; }
+  // Whether a read may wait for the default stream of its GPU, and so for streams that are held for a get (G2): such a
+  // path holds none.
+  bool waits_for_streams() const { return options_.make_device != nullptr; }
   // What reads into the memory of a GPU; null: nothing does.
-  DirectReads* reads_of(int gpu);
+  std::shared_ptr<DirectReads> reads_of(int gpu);
   // For people: "off", "not used yet", or for each GPU "GPU 0: direct", "compat", "being proven" or "refused: <why>".
   std::string state() const;
 
@@ -43,7 +46,7 @@ class DirectPath {
   const GpuDirect mode_;
   DirectOptions options_;
   mutable std::mutex mutex_;
-  std::map<int, std::unique_ptr<DirectReads>> by_gpu_;
+  std::map<int, std::shared_ptr<DirectReads>> by_gpu_;
   std::map<int, Status> failures_;  // GPUs for which there is none
 };
 

@@ -64,6 +64,7 @@ Result<std::unique_ptr<DirectReads>> DirectReads::make(Bounce& gpu, std::span<co
     source->proof_offset_bytes = one.payload_offset_bytes;
     made->sources_.push_back(std::move(source));
   }
+  KVS_TRY(made->prepare_gpu());
   DirectReads* const reads = made.get();
   KVS_TRY(reads->thread_.start("kvs-direct", [] { return Status(); }, [reads] { reads->run(); }));
   return made;
@@ -77,18 +78,22 @@ DirectReads::~DirectReads() {
   }
   thread_.join([] { return false; });
   for (const auto& [base, bytes] : registered_) deregister_buffers(base, bytes);
-  if (nodes_ == nullptr) return;
   const ContextScope scope(gpu_.driver(), gpu_.context());
-  (void)gpu_.driver().host_free(nodes_);
+  if (nodes_ != nullptr) (void)gpu_.driver().host_free(nodes_);
+  if (proof_memory_ != 0) (void)gpu_.driver().memory_free(proof_memory_);
+  if (stream_ != nullptr) (void)gpu_.driver().stream_destroy(stream_);
 }
 
 // ---- proof -----------------------------------------------------------------------------------------------------
 
-Status DirectReads::prepare() {
-  cufile_ = options_.cufile;
-  if (cufile_ == nullptr) {
-    KVS_ASSIGN(cufile_, CuFile::get(gpu_.driver()));
-  }
+bool DirectReads::is_stopping() {
+  std::lock_guard lock(mutex_);
+  return is_stopping_;
+}
+
+Status DirectReads::prepare_gpu() {
+  const ContextScope scope(gpu_.driver(), gpu_.context());
+  KVS_TRY(scope.status());
   launcher_ = options_.launcher;
   if (launcher_ == nullptr) {
     KVS_ASSIGN(launcher_, launcher_of(gpu_.driver(), gpu_.context(), gpu_.device()));
@@ -96,8 +101,11 @@ Status DirectReads::prepare() {
   if (!launcher_->has_kernels()) {
     return Status(Code::kUnsupported, "what is read directly could not be verified: " + launcher_->kernels_missing());
   }
-  return gpu_.driver().check(gpu_.driver().stream_create(&stream_, cu::kStreamNonBlocking), "cuStreamCreate",
-                             "direct reads");
+  KVS_TRY(gpu_.driver().check(gpu_.driver().stream_create(&stream_, cu::kStreamNonBlocking), "cuStreamCreate",
+                              "direct reads"));
+  KVS_TRY(gpu_.driver().check(gpu_.driver().memory_alloc(&proof_memory_, kProofBytes), "cuMemAlloc",
+                              "the self-test of direct reads"));
+  return prepare_reads();
 }
 
 Status DirectReads::prepare_reads() {
@@ -148,7 +156,7 @@ Status DirectReads::prove_nodes(Source& source, cu::DevicePointer memory) {
 void DirectReads::prove(Source& source, cu::DevicePointer memory) {
   const auto outcome = [&]() -> Status {
     const device::DeviceInfo& info = source.host->info();
-    source.through_host = !cufile_->says_direct(info.is_fabric);
+    source.through_host = options_.make_device || !cufile_->says_direct(info.is_fabric);
     if (source.through_host && !options_.through_host_too) {
       return Status(Code::kUnsupported,
                     format_text("cuFile says that it would copy what it reads of %s through host memory (compat mode), "
@@ -186,20 +194,18 @@ void DirectReads::run() {
   const ContextScope scope(gpu_.driver(), gpu_.context());
   const auto prove_all = [&]() -> Status {
     KVS_TRY(scope.status());
-    KVS_TRY(prepare());
-    KVS_TRY(prepare_reads());
-    cu::DevicePointer memory = 0;
-    KVS_TRY(gpu_.driver().check(gpu_.driver().memory_alloc(&memory, kProofBytes), "cuMemAlloc",
-                                "the self-test of direct reads"));
-    bool is_in_use = false;  // I11: cuFile did not come back, and may still write it
-    for (auto& source : sources_) {
-      prove(*source, memory);
-      if (source->refusal.code() != Code::kTimeout) continue;
-      is_in_use = true;
-      break;
+    // Whatever reads: without its gate libcufile may spin for ever.
+    cufile_ = options_.cufile;
+    if (cufile_ == nullptr) {
+      KVS_ASSIGN(cufile_, CuFile::get(gpu_.driver()));
     }
-    if (is_in_use) return Status(Code::kTimeout, "cuFile did not come back from a read of a device of this pool");
-    (void)gpu_.driver().memory_free(memory);
+    for (auto& source : sources_) {
+      if (is_stopping()) return Status(Code::kClosed, "the pool was closed");
+      prove(*source, proof_memory_);
+      if (source->refusal.code() != Code::kTimeout) continue;
+      proof_memory_ = 0;  // I11: it did not come back, and may still write it
+      return Status(Code::kTimeout, "cuFile did not come back from a read of a device of this pool");
+    }
     return make_queue();
   };
   const Status all = prove_all();
@@ -207,6 +213,7 @@ void DirectReads::run() {
     std::lock_guard lock(mutex_);
     for (auto& source : sources_) {
       if (!all.ok() && source->refusal.ok()) source->refusal = all;
+      source->proof = source->refusal;
       source->proven.store(source->refusal.ok(), std::memory_order_release);
     }
     is_settled_ = true;
@@ -220,7 +227,7 @@ void DirectReads::run() {
 Status DirectReads::wait_until_proven() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return is_settled_; });
-  for (const auto& source : sources_) KVS_TRY(source->refusal);
+  for (const auto& source : sources_) KVS_TRY(source->proof);
   return {};
 }
 
@@ -255,7 +262,7 @@ Status DirectReads::register_memory(void* base, uint64_t bytes) {
     return Status(Code::kUnsupported, "gpu_engine is not cuFile, with which memory is registered");
   const ContextScope scope(gpu_.driver(), gpu_.context());
   KVS_TRY(scope.status());
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(registered_mutex_);
   for (uint64_t done = 0; done < bytes; done += kPieceBytes) {
     const Status registered = CuFile::check(
         cufile_->buffer_register(static_cast<uint8_t*>(base) + done, std::min(kPieceBytes, bytes - done), 0),
@@ -269,7 +276,7 @@ Status DirectReads::register_memory(void* base, uint64_t bytes) {
 }
 
 void DirectReads::unregister_memory(void* base) {
-  std::lock_guard lock(mutex_);
+  std::lock_guard lock(registered_mutex_);
   const auto found = registered_.find(base);
   if (found == registered_.end()) return;
   deregister_buffers(base, found->second);
@@ -356,7 +363,11 @@ void DirectReads::hash(Read& read) {
     pages += run.iov_len / kPageBytes;
   }
   move.read.nodes.resize(pages);
-  if (Status begun = launcher_->hash_pages(runs, stream_); !begun.ok()) return end(read, std::move(begun));
+  std::memset(read.nodes, 0, pages * sizeof(uint64_t));  // those of an earlier read must not count if no kernel runs
+  if (Status begun = launcher_->hash_pages(runs, stream_); !begun.ok()) {
+    (void)gpu_.driver().stream_synchronize(stream_);  // a part of it may be under way
+    return end(read, std::move(begun));
+  }
   const Result<cu::Event> hashed = gpu_.mark(stream_);
   if (!hashed.ok()) {
     (void)gpu_.driver().stream_synchronize(stream_);  // `nodes` may be written until then

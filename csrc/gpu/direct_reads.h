@@ -44,9 +44,11 @@ struct DirectDeviceSetup {
 using MakeDirectDevice = std::function<Result<std::unique_ptr<device::Device>>(const DirectDeviceSetup&)>;
 
 struct DirectOptions {
-  bool through_host_too = false;             // also where cuFile says that it copies through host memory ("compat")
-  uint32_t threads = 16;                     // in cuFile; it has no queue of its own that could be filled without them
-  MakeDirectDevice make_device = nullptr;    // null: make_cufile_device
+  bool through_host_too = false;  // also where cuFile says that it copies through host memory ("compat")
+  uint32_t threads = 16;          // in cuFile; it has no queue of its own that could be filled without them
+  // Null: make_cufile_device. Another library decides for itself, read by read, whether it copies through host memory,
+  // and may wait for the default stream of the GPU.
+  MakeDirectDevice make_device = nullptr;
   const CuFile* cufile = nullptr;            // null: the process's
   const KernelLauncher* launcher = nullptr;  // null: the process's
 };
@@ -56,7 +58,8 @@ class DirectReads {
   static constexpr uint32_t kReadsMax = 64;
   static constexpr uint64_t kProofBytes = kMiB;
 
-  // Begins to prove, with the first payload of each device; returns at once. The devices may go then.
+  // Begins to prove, with the first payload of each device; returns once what is needed of the GPU is there. The
+  // devices may go then. Before a stream of that GPU is held: allocating may wait for all of them.
   static Result<std::unique_ptr<DirectReads>> make(Bounce& gpu, std::span<const store::PoolDevice> devices,
                                                    const DirectOptions& options);
   ~DirectReads();
@@ -64,7 +67,7 @@ class DirectReads {
   bool reads(uint16_t device) const {
     return device < sources_.size() && sources_[device]->proven.load(std::memory_order_acquire);
   }
-  // Waits until all devices are proven or refused. The first refusal, or ok.
+  // Waits until all devices are proven or refused by the proof. The first of those refusals, or ok.
   Status wait_until_proven();
   // The same without waiting; empty while it is being proven.
   std::string state() const;
@@ -87,7 +90,8 @@ class DirectReads {
     bool through_host = false;
     uint16_t number_in_queue = 0;
     std::atomic<bool> proven{false};
-    Status refusal;  // under mutex_
+    Status refusal;  // by the proof, or because it was wrong later; under mutex_
+    Status proof;    // under mutex_
   };
   struct Read {
     device::IoRequest request;
@@ -105,8 +109,9 @@ class DirectReads {
 
   DirectReads(Bounce& gpu, const DirectOptions& options) : gpu_(gpu), options_(options) {}
   void run();
-  Status prepare();
+  Status prepare_gpu();
   Status prepare_reads();
+  bool is_stopping();
   void prove(Source& source, cu::DevicePointer memory);
   Status prove_bytes(Source& source, cu::DevicePointer memory);
   Status prove_nodes(Source& source, cu::DevicePointer memory);
@@ -127,15 +132,19 @@ class DirectReads {
   std::unique_ptr<device::IoQueue> queue_;
   std::vector<Read> reads_;
   uint64_t* nodes_ = nullptr;
+  cu::DevicePointer proof_memory_ = 0;
   std::deque<Started> waiting_;  // the thread's
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Started> started_;
   std::vector<Read*> free_reads_;
-  std::map<void*, uint64_t> registered_;  // bytes, by base
-  bool is_settled_ = false;               // each device is proven or refused
+  bool is_settled_ = false;  // each device is proven or refused
   bool is_stopping_ = false;
+
+  // Of its own: registering takes long, and reads go on meanwhile.
+  std::mutex registered_mutex_;
+  std::map<void*, uint64_t> registered_;  // bytes, by base
 
   store::OwnThread thread_;
 };
