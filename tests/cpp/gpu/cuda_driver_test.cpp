@@ -153,9 +153,11 @@ class DriverCopies : public Driver {
 TEST_F(DriverCopies, TheFakesBatchReadsInStreamOrderWhenAskedTo) {
   for (const auto& [order, expected] : {std::pair(1, 2), std::pair(3, 1)}) {  // 3: any order, so it may read at once
     std::memset(source.bytes(), 1, 4096);
+    const uint64_t gate = fake.gate(stream);
     fake.fill(0, stream, source.pointer(), 2, 4096);
     const ContextScope scope(fake.driver, fake.context(0));
     ASSERT_EQ(batch(order, stream), cu::kSuccess);
+    fake.open_gate(gate);
     ASSERT_EQ(fake.driver.stream_synchronize(stream), cu::kSuccess);
     EXPECT_EQ(target.bytes()[4095], expected);
   }
