@@ -30,14 +30,6 @@ WAYS = ["extents", "few", "straight"]
 
 
 @pytest.fixture
-def disk() -> Iterator[SimDisk]:
-    made = SimDisk("64MiB")
-    kvstore.format(made.path, region_bytes="4MiB", min_block_bytes=4096)
-    yield made
-    made.remove()
-
-
-@pytest.fixture
 def make(disk: SimDisk, gpu: FakeGpu) -> Iterator[Make]:
     made: list[Cached] = []
 

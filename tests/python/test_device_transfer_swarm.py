@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -29,14 +28,6 @@ KEYS = 24
 ROUNDS = 40
 CUDA_MOVES = [b"cuLaunchKernel", b"cuMemcpyBatchAsync_v2"]  # with and without nvcc
 CUDA_COPIES = [b"cuMemcpyHtoDAsync_v2", b"cuMemcpyDtoHAsync_v2"]
-
-
-@pytest.fixture
-def disk() -> Iterator[SimDisk]:
-    made = SimDisk("64MiB")
-    kvstore.format(made.path, region_bytes="4MiB", min_block_bytes=4096)
-    yield made
-    made.remove()
 
 
 def bytes_under(key: int) -> np.ndarray:

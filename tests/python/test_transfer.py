@@ -22,14 +22,6 @@ from kvstore.testing import SimDisk
 Make = Callable[..., Cached]
 
 
-@pytest.fixture
-def disk() -> Iterator[SimDisk]:
-    made = SimDisk("64MiB")
-    kvstore.format(made.path, region_bytes="4MiB", min_block_bytes=4096)
-    yield made
-    made.remove()
-
-
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)

@@ -42,14 +42,6 @@ from kvstore.vllm.device_regions import device_regions
 
 
 @pytest.fixture
-def disk() -> Iterator[SimDisk]:
-    made = SimDisk("128MiB")
-    kvstore.format(made.path, region_bytes="4MiB", min_block_bytes=4096)
-    yield made
-    made.remove()
-
-
-@pytest.fixture
 def stream(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> int:
     """The engine's."""
     made = int(gpu.stream())
